@@ -68,6 +68,9 @@ class TrialClient {
     join.experiment = Option<std::string>(given, "experiment", "");
     join.world_size = Option<int>(given, "world_size", 1);
     join.storage = Option<std::string>(given, "storage", "");
+    join.metric = Option<std::string>(given, "metric", "");
+    join.metric_group = Option<std::string>(given, "metric_group", "validation");
+    join.smaller_is_better = Option<bool>(given, "smaller_is_better", true);
     if (given.contains("hparams")) join.hparams = ToValue(given["hparams"], "hparams");
     made->client_ = Run([&] { return RunClient::Join(std::move(options), join); });
     return made;

@@ -69,6 +69,28 @@ def test_what_a_script_reports_has_curves_and_not_what_the_tuner_adds(tmp_path, 
         assert set(report["values"]) == {"loss", "nested", "time_this_iter_s", "time_total_s"}
 
 
+@pytest.mark.parametrize(("mode", "best"), [("max", 0.9), ("min", 0.25)])
+def test_trials_have_a_best_metric_there(tmp_path, monkeypatch, mode, best):
+    def f(config):
+        for loss in (0.5, config["top"], 0.25, 0.4):
+            tune.report({"eval": {"loss": loss}, "other": -1})
+
+    with running_master(tmp_path / "master") as master:
+        monkeypatch.setenv("CAIRN_TOKEN", master.token())
+        tuner = tune.Tuner(
+            f,
+            param_space={"top": 0.9},
+            tune_config=tune.TuneConfig(metric="eval/loss", mode=mode),
+            run_config=tune.RunConfig(storage_path=tmp_path, name="e", verbose=0, master=master.url),
+        )
+        tuner.fit()
+        [experiment] = master.get("/api/v1/experiments?sort=best")["experiments"]
+        assert (experiment["best"]["metric"], experiment["best"]["value"]) == ("eval/loss", best)
+        [trial] = master.get("/api/v1/trials")["trials"]
+        assert trial["best"]["value"] == best
+        assert "eval/loss" in master.cli("e", "ls").stdout
+
+
 def test_a_master_that_is_not_there_changes_nothing(tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("CAIRN_TOKEN", "a token")
     monkeypatch.setattr("cairn.tune.master_reporter._PATIENCE", 0.5)

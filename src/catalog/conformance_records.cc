@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -231,7 +232,7 @@ TEST_P(CatalogConformance, ExperimentsSumUpTheirTrials) {
   EXPECT_EQ(got->best_trial, "2");
   EXPECT_EQ(got->checkpoints, 2u);
   EXPECT_EQ(got->checkpoint_bytes, 100u);
-  EXPECT_EQ(got->started, 103);
+  EXPECT_EQ(got->started, 104);
   const auto trials = catalog().trials().List({.experiment = "1"});
   ASSERT_TRUE(trials.ok());
   ASSERT_EQ(trials->items.size(), 3u);
@@ -269,6 +270,153 @@ TEST_P(CatalogConformance, ExperimentsSumUpTheirTrials) {
   ASSERT_TRUE(catalog().experiments().Delete(1).ok());
   EXPECT_EQ(catalog().trials().List({.of_deleted = false})->total, 0u);
   EXPECT_EQ(catalog().trials().List({})->total, 3u) << "whoever clears up finds them";
+}
+
+/// What an experiment's and its trials' times come to.
+TEST_P(CatalogConformance, TimeCountsFromWhenProcessesRunAndOnlyWhileTheyDo) {
+  Reopen();
+  ASSERT_EQ(catalog().experiments().Create({.uuid = "u"}).value(), 1);
+  using O = Value::Object;
+  using K = EventKind;
+  std::uint64_t seq = 0;
+  const auto add = [&](std::int64_t time, const std::string& trial, std::uint64_t run, K kind,
+                       Value body) {
+    const std::vector<Event> events = {{.seq = ++seq,
+                                        .time = time,
+                                        .trial = trial,
+                                        .run = run,
+                                        .kind = kind,
+                                        .body = std::move(body)}};
+    const Status appended = catalog().events().Append(events);
+    ASSERT_TRUE(appended.ok()) << appended.ToString();
+  };
+  const auto ask = [&](std::int64_t time, const std::string& trial, std::uint64_t run) {
+    add(time, trial, run, K::kRunStarted, O{{"from", Value()}, {"resume_mode", "fresh"}});
+  };
+  const auto began = [&](std::int64_t time, const std::string& trial, std::int64_t run) {
+    add(time + 1, trial, 0, K::kNote, O{{"what", kRunBegan}, {"run", run}, {"time", time}});
+  };
+  const auto times = [&](const auto& row) {
+    return std::tuple(row.started, row.ran, row.running_since);
+  };
+  const auto trial = [&](const std::string& id) {
+    return times(catalog().trials().Get(id).value());
+  };
+  const auto experiment = [&] { return times(catalog().experiments().Get(1).value()); };
+  for (const std::string id : {"1", "2"}) {
+    const TrialConfig config{.experiment = "1", .argv = {"x"}, .storage = "/data"};
+    add(100, id, 0, K::kTrialCreated, O{{"config", ToValue(config)}, {"parent", Value()}});
+  }
+  ask(100, "1", 1);
+  EXPECT_EQ(trial("1"), std::tuple(0, 0, 0)) << "it waits for slots";
+  EXPECT_EQ(catalog().trials().Runs("1")->at(0).began, 0);
+  began(1000, "1", 1);
+  EXPECT_EQ(trial("1"), std::tuple(1000, 0, 1000));
+  EXPECT_EQ(experiment(), std::tuple(1000, 0, 1000));
+  EXPECT_EQ(catalog().trials().Runs("1")->at(0).began, 1000);
+  began(1000, "1", 1);  // by a master that was started again
+  add(1010, "1", 1, K::kRunReady, O{{"rank", 0}});
+  EXPECT_EQ(trial("1"), std::tuple(1000, 0, 1000));
+  // The second is heard of before its launcher has looked.
+  ask(1100, "2", 1);
+  add(1250, "2", 1, K::kRunReady, O{{"rank", 0}});
+  EXPECT_EQ(trial("2"), std::tuple(1250, 0, 1250));
+  began(1200, "2", 1);
+  EXPECT_EQ(trial("2"), std::tuple(1200, 0, 1200));
+  // Told of late: the master was away.
+  add(1900, "1", 1, K::kRunExited, O{{"code", 1}, {"ended", 1300}});
+  EXPECT_EQ(trial("1"), std::tuple(1000, 300, 0));
+  EXPECT_EQ(catalog().trials().Runs("1")->at(0).ended, 1300);
+  EXPECT_EQ(experiment(), std::tuple(1000, 0, 1000)) << "the other one runs";
+  Reopen();  // nothing of it is in memory alone
+  add(2000, "2", 1, K::kRunExited, O{{"code", 0}});
+  EXPECT_EQ(trial("2"), std::tuple(1200, 800, 0));
+  EXPECT_EQ(experiment(), std::tuple(1000, 1000, 0)) << "side by side counts once";
+  // Restarted: it waits again, and is stopped before it runs.
+  ask(3000, "1", 2);
+  EXPECT_EQ(trial("1"), std::tuple(1000, 300, 0));
+  began(4000, "1", 1);  // of the run before
+  EXPECT_EQ(trial("1"), std::tuple(1000, 300, 0));
+  add(5000, "1", 2, K::kRunExited, O{{"code", 1}});
+  EXPECT_EQ(trial("1"), std::tuple(1000, 300, 0));
+  EXPECT_EQ(catalog().trials().Runs("1")->at(1).began, 0);
+  ask(6000, "1", 3);
+  began(7000, "1", 3);
+  EXPECT_EQ(trial("1"), std::tuple(1000, 300, 7000));
+  EXPECT_EQ(experiment(), std::tuple(1000, 1000, 7000));
+  const auto longest = [&](std::int64_t now) {
+    return catalog()
+        .trials()
+        .List({.sort = "duration", .descending = true, .now = now})
+        .value()
+        .items.at(0)
+        .id;
+  };
+  EXPECT_EQ(longest(7400), "2") << "700 ns against 800";
+  EXPECT_EQ(longest(7600), "1");
+  add(8000, "1", 3, K::kRunExited, O{{"code", 0}});
+  EXPECT_EQ(experiment(), std::tuple(1000, 2000, 0));
+}
+
+/// A process that was started by hand runs when it joins, and replaces the one before.
+TEST_P(CatalogConformance, TimeOfWhoJoinsCountsAtOnce) {
+  Reopen();
+  ASSERT_EQ(catalog().experiments().Create({.uuid = "u"}).value(), 1);
+  using O = Value::Object;
+  using K = EventKind;
+  const TrialConfig config{.experiment = "1", .storage = "/data", .detached = true};
+  const O start{{"from", Value()}, {"resume_mode", "fresh"}};
+  const std::vector<Event> events = {
+      {.seq = 1,
+       .time = 100,
+       .trial = "1",
+       .kind = K::kTrialCreated,
+       .body = O{{"config", ToValue(config)}, {"parent", Value()}}},
+      {.seq = 2, .time = 200, .trial = "1", .run = 1, .kind = K::kRunStarted, .body = start},
+      {.seq = 3, .time = 500, .trial = "1", .run = 2, .kind = K::kRunStarted, .body = start}};
+  ASSERT_TRUE(catalog().events().Append(events).ok());
+  const auto row = catalog().trials().Get("1").value();
+  EXPECT_EQ(std::tuple(row.started, row.ran, row.running_since), std::tuple(200, 300, 500));
+  const auto experiment = catalog().experiments().Get(1).value();
+  EXPECT_EQ(std::tuple(experiment.ran, experiment.running_since), std::tuple(300, 500));
+}
+
+TEST_P(CatalogConformance, TheBestIsOfTheGroupThatTheExperimentNames) {
+  Reopen();
+  ASSERT_EQ(catalog()
+                .experiments()
+                .Create({.uuid = "u",
+                         .metric = "loss",
+                         .metric_group = "training",
+                         .smaller_is_better = false})
+                .value(),
+            1);
+  using O = Value::Object;
+  using K = EventKind;
+  const TrialConfig config{.experiment = "1", .argv = {"x"}, .storage = "/data"};
+  std::vector<Event> events = {{.seq = 1,
+                                .trial = "1",
+                                .kind = K::kTrialCreated,
+                                .body = O{{"config", ToValue(config)}, {"parent", Value()}}},
+                               {.seq = 2,
+                                .trial = "1",
+                                .run = 1,
+                                .kind = K::kRunStarted,
+                                .body = O{{"from", Value()}, {"resume_mode", "fresh"}}}};
+  for (const auto& [group, loss] :
+       {std::pair{"training", 1.0}, {"training", 3.0}, {"validation", 9.0}, {"training", 2.0}}) {
+    events.push_back({.seq = events.size() + 1,
+                      .trial = "1",
+                      .run = 1,
+                      .kind = K::kReport,
+                      .body = O{{"sequence", static_cast<std::int64_t>(events.size()) - 1},
+                                {"group", group},
+                                {"steps_completed", static_cast<std::int64_t>(events.size())},
+                                {"metrics", O{{"loss", loss}}}}});
+  }
+  ASSERT_TRUE(catalog().events().Append(events).ok());
+  EXPECT_EQ(catalog().experiments().Get(1)->best_metric, 3.0);
+  EXPECT_EQ(catalog().trials().Get("1")->best_metric, 3.0);
 }
 
 LogLine Line(std::string text, LineLevel level = LineLevel::kInfo, int rank = 0,

@@ -18,11 +18,18 @@ constexpr std::size_t kMaxTrials = 20'000;
 /// Names of metrics of a trial that are listed at most.
 constexpr std::size_t kMaxNames = 4096;
 
+/// Whose metrics are the scores of checkpoints.
 constexpr std::string_view kScoreGroup = "validation";
 
 /// The state machine's word; what it refuses has not happened.
 void Step(TrialCore* core, TrialInput input) {
   if (const auto next = Next(*core, input); next.ok()) *core = *next;
+}
+
+/// When the run ended: its launcher knows it, where the master was away meanwhile.
+std::int64_t EndOf(const Event& event) {
+  const std::int64_t ended = IntOf(event, "ended");
+  return ended > 0 ? std::min(ended, event.time) : event.time;
 }
 
 bool Rests(TrialState state) { return IsEnded(state) || state == TrialState::kPaused; }
@@ -31,6 +38,8 @@ bool Rests(TrialState state) { return IsEnded(state) || state == TrialState::kPa
 
 void EventTables::Forget() {
   trials_.clear();
+  running_.clear();
+  running_changed_.clear();
   dirty_.clear();
 }
 
@@ -40,7 +49,10 @@ bool EventTables::LooksAtReports(const Event& event) {
 
 Result<EventTables::Trial*> EventTables::Find(Connection* connection, const std::string& id) {
   if (const auto found = trials_.find(id); found != trials_.end()) return &found->second;
-  if (trials_.size() >= kMaxTrials && dirty_.empty()) trials_.clear();
+  if (trials_.size() >= kMaxTrials && dirty_.empty()) {
+    trials_.clear();
+    running_.clear();
+  }
   Trial trial{.id = id};
   RETURN_IF_ERROR(connection->Query(std::string(kTrialSelect) + " WHERE t.id = ?", {id},
                                     kTrialColumns, [&](const SqlRow& row) -> Status {
@@ -55,6 +67,8 @@ Result<EventTables::Trial*> EventTables::Find(Connection* connection, const std:
                                       trial.created = stored.created;
                                       trial.started = stored.started;
                                       trial.ended = stored.ended;
+                                      trial.ran = stored.ran;
+                                      trial.running_since = stored.running_since;
                                       trial.progress = stored.progress;
                                       trial.status = stored.status;
                                       trial.message = stored.message;
@@ -77,12 +91,14 @@ Result<EventTables::Trial*> EventTables::Find(Connection* connection, const std:
 Status EventTables::LoadExperiment(Connection* connection, Trial* trial) {
   trial->experiment_id = ExperimentNumber(trial->config.experiment);
   if (!trial->experiment_id) return Status::Ok();
-  return connection->Query("SELECT metric, smaller_is_better FROM experiments WHERE id = ?",
-                           {*trial->experiment_id}, "ti", [&](const SqlRow& row) {
-                             trial->metric = row.Text(0);
-                             trial->smaller_is_better = row.Bool(1);
-                             return Status::Ok();
-                           });
+  return connection->Query(
+      "SELECT metric, smaller_is_better, metric_group FROM experiments WHERE id = ?",
+      {*trial->experiment_id}, "tit", [&](const SqlRow& row) {
+        trial->metric = row.Text(0);
+        trial->smaller_is_better = row.Bool(1);
+        trial->metric_group = row.Text(2);
+        return Status::Ok();
+      });
 }
 
 Status EventTables::LoadRun(Connection* connection, Trial* trial) {
@@ -98,7 +114,7 @@ Status EventTables::LoadRun(Connection* connection, Trial* trial) {
 }
 
 Status EventTables::Apply(Connection* connection, const Event& event) {
-  if (event.kind == EventKind::kNote) return Status::Ok();  // says nothing of trials
+  if (event.kind == EventKind::kNote) return ApplyRunBegan(connection, event);
   ASSIGN_OR_RETURN(Trial * trial, Find(connection, event.trial));
   if (event.kind == EventKind::kTrialCreated) {
     return trial->known ? Status::Ok() : Create(connection, event, trial);
@@ -107,6 +123,7 @@ Status EventTables::Apply(Connection* connection, const Event& event) {
   if (event.kind != EventKind::kReport) trial->dirty = true;
   dirty_.insert(trial->id);
   const TrialState before = trial->core.state;
+  std::int64_t when = event.time;
   switch (event.kind) {
     case EventKind::kActivated:
       Step(&trial->core, TrialInput::kActivate);
@@ -128,6 +145,10 @@ Status EventTables::Apply(Connection* connection, const Event& event) {
         Step(&trial->core, TrialInput::kReady);
         RETURN_IF_ERROR(connection->Run("UPDATE runs SET ready = ? WHERE trial = ? AND run = ?",
                                         {event.time, event.trial, Number(event.run)}));
+        // It may be heard of before its launcher has looked.
+        if (event.run == trial->core.run && trial->core.live && trial->running_since == 0) {
+          RETURN_IF_ERROR(Began(connection, event.time, trial));
+        }
       }
       break;
     case EventKind::kReport:
@@ -148,6 +169,7 @@ Status EventTables::Apply(Connection* connection, const Event& event) {
       Step(&trial->core, TrialInput::kSignalled);
       break;
     case EventKind::kRunExited:
+      when = EndOf(event);
       RETURN_IF_ERROR(ApplyRunExited(connection, event, trial));
       break;
     case EventKind::kRepositoryChosen:
@@ -167,7 +189,7 @@ Status EventTables::Apply(Connection* connection, const Event& event) {
   }
   if (trial->core.state != before) {
     trial->sums_changed = true;
-    if (Rests(trial->core.state) && !Rests(before)) trial->ended = event.time;
+    if (Rests(trial->core.state) && !Rests(before)) trial->ended = when;
     if (!Rests(trial->core.state)) trial->ended = 0;
   }
   return Status::Ok();
@@ -204,10 +226,8 @@ Status EventTables::ApplyRunStarted(Connection* connection, const Event& event, 
   const std::int64_t past = own ? (*start)->steps : kArchivesAll;
   Step(&trial->core, TrialInput::kRunStarted);
   trial->message.clear();
-  if (trial->started == 0) {
-    trial->started = event.time;
-    trial->sums_changed = true;
-  }
+  // A process that was started by hand replaces another one, of which nothing was heard.
+  RETURN_IF_ERROR(Ceased(connection, event.time, trial));
   RETURN_IF_ERROR(connection->Run(
       "INSERT INTO runs (trial, run, started, resume_mode, start_point, archives_past) VALUES "
       "(?, ?, ?, ?, ?, ?) ON CONFLICT (trial, run) DO NOTHING",
@@ -216,7 +236,67 @@ Status EventTables::ApplyRunStarted(Connection* connection, const Event& event, 
   trial->steps = own ? past : 0;
   trial->resumed_at = past;
   trial->started_from = start.ok() && *start ? (*start)->id : std::string();
+  // Who joins runs already.
+  if (trial->core.detached) RETURN_IF_ERROR(Began(connection, event.time, trial));
   return trial->reports == 0 ? Status::Ok() : Recount(connection, trial);
+}
+
+Status EventTables::ApplyRunBegan(Connection* connection, const Event& event) {
+  if (TextOf(event, "what") != kRunBegan) return Status::Ok();  // another's: says nothing of trials
+  ASSIGN_OR_RETURN(Trial * trial, Find(connection, event.trial));
+  if (!trial->known || !trial->core.live ||
+      trial->core.run != static_cast<std::uint64_t>(IntOf(event, "run"))) {
+    return Status::Ok();
+  }
+  const std::int64_t time = IntOf(event, "time");
+  return Began(connection, time > 0 ? std::min(time, event.time) : event.time, trial);
+}
+
+Result<EventTables::Running*> EventTables::RunningOf(Connection* connection, const Trial& trial) {
+  if (!trial.experiment_id) return nullptr;
+  const auto [at, fresh] = running_.try_emplace(*trial.experiment_id);
+  if (fresh) {
+    RETURN_IF_ERROR(connection->Query(
+        "SELECT running, running_since, ran FROM experiments WHERE id = ?", {*trial.experiment_id},
+        "iii", [&](const SqlRow& row) {
+          at->second = {.trials = row.Int(0), .since = row.Int(1), .ran = row.Int(2)};
+          return Status::Ok();
+        }));
+  }
+  return &at->second;
+}
+
+Status EventTables::Began(Connection* connection, std::int64_t time, Trial* trial) {
+  const bool running = trial->running_since != 0;
+  if (running && trial->running_since <= time) return Status::Ok();
+  ASSIGN_OR_RETURN(Running * experiment, RunningOf(connection, *trial));
+  if (experiment != nullptr) {
+    if (!running) ++experiment->trials;
+    const bool first = experiment->trials == 1 && !running;
+    experiment->since = first ? time : std::min(experiment->since, time);
+    running_changed_.insert(*trial->experiment_id);
+  }
+  if (trial->started == 0 || trial->started == trial->running_since) trial->started = time;
+  trial->running_since = time;
+  trial->sums_changed = true;
+  trial->dirty = true;
+  dirty_.insert(trial->id);
+  return connection->Run("UPDATE runs SET began = ? WHERE trial = ? AND run = ?",
+                         {time, trial->id, Number(trial->core.run)});
+}
+
+Status EventTables::Ceased(Connection* connection, std::int64_t time, Trial* trial) {
+  if (trial->running_since == 0) return Status::Ok();
+  const std::int64_t began = std::exchange(trial->running_since, 0);
+  trial->ran += std::max<std::int64_t>(0, time - began);
+  trial->dirty = true;
+  ASSIGN_OR_RETURN(Running * experiment, RunningOf(connection, *trial));
+  if (experiment == nullptr) return Status::Ok();
+  running_changed_.insert(*trial->experiment_id);
+  if (--experiment->trials > 0) return Status::Ok();
+  experiment->trials = 0;
+  experiment->ran += std::max<std::int64_t>(0, time - std::exchange(experiment->since, 0));
+  return Status::Ok();
 }
 
 Status EventTables::Recount(Connection* connection, Trial* trial) {
@@ -256,7 +336,7 @@ void EventTables::Consider(const Value& metrics, const std::string& group, std::
                            Trial* trial) {
   if (!metrics.is_object()) return;
   (*trial->latest.if_object())[group] = metrics;
-  if (group != kScoreGroup || trial->metric.empty()) return;
+  if (group != trial->metric_group || trial->metric.empty()) return;
   const auto score = MetricOf(metrics, trial->metric);
   if (!score || std::isnan(*score)) return;
   const bool better =
@@ -272,7 +352,8 @@ Status EventTables::Repeat(Connection* connection, const Event& event, const std
                            std::int64_t steps, Trial* trial) {
   // Whether the best was one of those that do not count any more is found out when all reports of
   // this transaction are in their table.
-  if (group == kScoreGroup && trial->best && trial->best_steps == steps) trial->recount = true;
+  if (group == trial->metric_group && trial->best && trial->best_steps == steps)
+    trial->recount = true;
   return connection->Run(
       "INSERT INTO repeated_steps (trial, grp, steps, run) VALUES (?, ?, ?, ?) ON CONFLICT (trial, "
       "grp, steps) DO UPDATE SET run = excluded.run",
@@ -358,10 +439,11 @@ Status EventTables::ApplyRunExited(Connection* connection, const Event& event, T
                      : success ? TrialInput::kExitSuccess
                                : TrialInput::kExitFailure);
   trial->message = TextOf(event, "message");
+  RETURN_IF_ERROR(Ceased(connection, EndOf(event), trial));
   RETURN_IF_ERROR(connection->Run(
       "UPDATE runs SET ended = ?, code = ?, signal = ?, lost = ?, stopped = ?, outcome = ?, "
       "message = ? WHERE trial = ? AND run = ?",
-      {event.time, IntOf(event, "code"), IntOf(event, "signal"), Flag(lost), Flag(stopped),
+      {EndOf(event), IntOf(event, "code"), IntOf(event, "signal"), Flag(lost), Flag(stopped),
        OutcomeOf(trial->core.state, success, lost, stopped), trial->message, event.trial,
        Number(event.run)}));
   RETURN_IF_ERROR(connection->Run(
@@ -390,6 +472,7 @@ Status EventTables::Flush(Connection* connection) {
     RETURN_IF_ERROR(Write(connection, &trial));
   }
   RETURN_IF_ERROR(WriteExperiments(connection));
+  RETURN_IF_ERROR(WriteRunning(connection));
   for (const std::string& id : dirty_) {
     Trial& trial = trials_.find(id)->second;
     trial.fresh = trial.dirty = trial.checkpoints_changed = false;
@@ -421,11 +504,23 @@ Status EventTables::Write(Connection* connection, Trial* trial) {
   return connection->Run(
       "UPDATE trials SET state = ?, core = ?, started = ?, ended = ?, progress = ?, status = ?, "
       "message = ?, steps = ?, latest_metrics = ?, best_metric = ?, best_steps = ?, reports = ?, "
-      "checkpoints = ?, checkpoint_bytes = ? WHERE id = ?",
+      "checkpoints = ?, checkpoint_bytes = ?, ran = ?, running_since = ? WHERE id = ?",
       {std::string(TrialStateName(trial->core.state)), EncodeJson(CoreToValue(trial->core)),
        trial->started, trial->ended, trial->progress, trial->status, trial->message, trial->steps,
        EncodeJson(trial->latest), best, trial->best_steps, Number(trial->reports),
-       Number(trial->checkpoints), Number(trial->checkpoint_bytes), trial->id});
+       Number(trial->checkpoints), Number(trial->checkpoint_bytes), trial->ran,
+       trial->running_since, trial->id});
+}
+
+Status EventTables::WriteRunning(Connection* connection) {
+  for (const std::int64_t id : running_changed_) {
+    const Running& running = running_[id];
+    RETURN_IF_ERROR(connection->Run(
+        "UPDATE experiments SET running = ?, running_since = ?, ran = ? WHERE id = ?",
+        {running.trials, running.since, running.ran, id}));
+  }
+  running_changed_.clear();
+  return Status::Ok();
 }
 
 Status EventTables::WriteExperiments(Connection* connection) {

@@ -48,6 +48,8 @@ class EventTables {
     std::int64_t created = 0;
     std::int64_t started = 0;
     std::int64_t ended = 0;
+    std::int64_t ran = 0;
+    std::int64_t running_since = 0;
     double progress = 0;
     std::string status;
     std::string message;
@@ -63,6 +65,7 @@ class EventTables {
     std::uint64_t checkpoint_bytes = 0;
     std::optional<std::int64_t> experiment_id;
     std::string metric;  // the experiment's
+    std::string metric_group;
     bool smaller_is_better = true;
     std::set<std::pair<std::string, std::string>> names;  // of metrics, that are in their table
     bool names_known = false;
@@ -72,11 +75,25 @@ class EventTables {
     bool recount = false;  // what `best` says may have been reported again
   };
 
+  /// How long at least one trial of an experiment had processes.
+  struct Running {
+    std::int64_t trials = 0;  // that have some now
+    std::int64_t since = 0;
+    std::int64_t ran = 0;
+  };
+
   Result<Trial*> Find(Connection* connection, const std::string& id);
   Status Create(Connection* connection, const Event& event, Trial* trial);
   Status LoadExperiment(Connection* connection, Trial* trial);
   Status LoadRun(Connection* connection, Trial* trial);
   Status ApplyRunStarted(Connection* connection, const Event& event, Trial* trial);
+  Status ApplyRunBegan(Connection* connection, const Event& event);
+  /// The newest run has processes since then. Told twice, the earlier time counts.
+  Status Began(Connection* connection, std::int64_t time, Trial* trial);
+  /// It has none any more.
+  Status Ceased(Connection* connection, std::int64_t time, Trial* trial);
+  /// Of the trial's experiment; null when it is of none.
+  Result<Running*> RunningOf(Connection* connection, const Trial& trial);
   Status ApplyRunExited(Connection* connection, const Event& event, Trial* trial);
   Status ApplyReport(Connection* connection, const Event& event, Trial* trial);
   /// Archives what earlier runs reported of the step.
@@ -91,8 +108,11 @@ class EventTables {
                   Trial* trial);
   Status Write(Connection* connection, Trial* trial);
   Status WriteExperiments(Connection* connection);
+  Status WriteRunning(Connection* connection);
 
   std::map<std::string, Trial, std::less<>> trials_;
+  std::map<std::int64_t, Running> running_;  // by experiment
+  std::set<std::int64_t> running_changed_;
   std::set<std::string> dirty_;
 };
 

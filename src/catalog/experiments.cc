@@ -18,7 +18,8 @@ constexpr std::string_view kSelect =
     "SELECT e.id, e.uuid, e.name, e.description, e.owner, e.state, e.code_digest, e.code_bytes, "
     "e.storage, e.parent_trial, e.parent_checkpoint, e.metric, e.smaller_is_better, e.labels, "
     "e.notes, e.progress, e.archived, e.created, e.started, e.ended, e.message, e.trials, "
-    "e.best_metric, e.best_trial, e.checkpoints, e.checkpoint_bytes FROM experiments e";
+    "e.best_metric, e.best_trial, e.checkpoints, e.checkpoint_bytes, e.ran, e.running_since FROM "
+    "experiments e";
 constexpr std::string_view kColumns =
     "ittttt"
     "ti"
@@ -29,6 +30,7 @@ constexpr std::string_view kColumns =
     "iii"
     "ti"
     "dt"
+    "ii"
     "ii";
 
 Value LabelsToValue(const std::vector<std::string>& labels) {
@@ -75,6 +77,8 @@ Result<Experiment> ExperimentFrom(const SqlRow& row) {
   experiment.best_trial = row.Text(23);
   experiment.checkpoints = row.Uint(24);
   experiment.checkpoint_bytes = row.Uint(25);
+  experiment.ran = row.Int(26);
+  experiment.running_since = row.Int(27);
   return experiment;
 }
 
@@ -130,8 +134,8 @@ std::string OrderOf(const ExperimentQuery& query, std::vector<Cell>* values) {
     case ExperimentSort::kDuration:
       values->emplace_back(query.now);
       return by(
-          "CASE WHEN e.started = 0 THEN 0 WHEN e.ended = 0 THEN CAST(? AS BIGINT) - e.started ELSE "
-          "e.ended - e.started END");
+          "e.ran + CASE WHEN e.running_since = 0 THEN 0 ELSE CAST(? AS BIGINT) - e.running_since "
+          "END");
   }
   return "e.id" + direction;
 }
@@ -180,6 +184,7 @@ Status Insert(Connection* connection, const NewExperiment& experiment, std::int6
                               experiment.parent_checkpoint,
                               experiment.metric,
                               Flag(experiment.smaller_is_better),
+                              experiment.metric_group,
                               EncodeJson(LabelsToValue(experiment.labels)),
                               experiment.notes,
                               now};
@@ -187,8 +192,8 @@ Status Insert(Connection* connection, const NewExperiment& experiment, std::int6
   RETURN_IF_ERROR(connection->Query(
       fmt::format("INSERT INTO experiments (uuid, name, description, owner, state, code_digest, "
                   "code_bytes, storage, parent_trial, parent_checkpoint, metric, "
-                  "smaller_is_better, labels, notes, created, haystack{}) VALUES (?, ?, ?, ?, ?, "
-                  "?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ''{}) RETURNING id",
+                  "smaller_is_better, metric_group, labels, notes, created, haystack{}) VALUES (?, "
+                  "?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ''{}) RETURNING id",
                   numbered ? ", id" : "", numbered ? ", ?" : ""),
       values, "i", [&](const SqlRow& row) {
         *id = row.Int(0);

@@ -29,10 +29,11 @@ struct NewExperiment {
   Value config = Value::Object{};  // the same, checked and with defaults
   std::string code_digest;         // of the archive of the code; "": none
   std::uint64_t code_bytes = 0;
-  std::string storage;            // where its trials' repositories are
-  std::string parent_trial;       // it goes on from that one's …
-  std::string parent_checkpoint;  // … checkpoint; "": it does not
-  std::string metric;             // by which trials are compared; "": none
+  std::string storage;                      // where its trials' repositories are
+  std::string parent_trial;                 // it goes on from that one's …
+  std::string parent_checkpoint;            // … checkpoint; "": it does not
+  std::string metric;                       // by which trials are compared; "": none
+  std::string metric_group = "validation";  // in whose reports it is looked for
   bool smaller_is_better = true;
   std::vector<std::string> labels;
   std::string notes;
@@ -62,9 +63,12 @@ struct Experiment {
   bool archived = false;
   bool deleted = false;
   std::int64_t created = 0;  // times: nanoseconds since 1970; 0: not yet
-  std::int64_t started = 0;  // of the first run
+  std::int64_t started = 0;  // when processes of it first ran
   std::int64_t ended = 0;    // when it got an ended state
-  std::string message;       // why it is in its state, for people
+  /// Nanoseconds in which at least one of its trials had processes, up to …
+  std::int64_t ran = 0;
+  std::int64_t running_since = 0;  // … since when that is so again; 0: it is not
+  std::string message;             // why it is in its state, for people
 
   std::uint64_t trials = 0;
   std::map<std::string, std::uint64_t> trials_by_state;  // filled by Get and List
@@ -107,7 +111,7 @@ enum class ExperimentSort : std::uint8_t {
   kCheckpointBytes,
   kStarted,
   kEnded,
-  kDuration,  // until `now` for those that have not ended
+  kDuration,  // until `now` for those that run
 };
 
 struct ExperimentQuery {

@@ -143,13 +143,48 @@ constexpr std::string_view kOutcomes = R"(
 ALTER TABLE runs ADD COLUMN outcome TEXT NOT NULL DEFAULT '';
 )";
 
-constexpr std::array<Migration, 6> kMigrations = {{
+// How long processes really ran: without the time in which they waited for slots. Of what was
+// recorded before, nobody knows when its processes began: the time of the request stands for it.
+constexpr std::string_view kRunning = R"(
+ALTER TABLE runs ADD COLUMN began {int} NOT NULL DEFAULT 0;
+ALTER TABLE trials ADD COLUMN ran {int} NOT NULL DEFAULT 0;
+ALTER TABLE trials ADD COLUMN running_since {int} NOT NULL DEFAULT 0;
+ALTER TABLE experiments ADD COLUMN ran {int} NOT NULL DEFAULT 0;
+ALTER TABLE experiments ADD COLUMN running_since {int} NOT NULL DEFAULT 0;
+ALTER TABLE experiments ADD COLUMN running {int} NOT NULL DEFAULT 0;
+ALTER TABLE experiments ADD COLUMN metric_group TEXT NOT NULL DEFAULT 'validation';
+UPDATE runs SET began = started;
+UPDATE trials SET
+  ran = (SELECT CAST(COALESCE(SUM(r.ended - r.began), 0) AS BIGINT) FROM runs r
+    WHERE r.trial = trials.id AND r.ended > r.began),
+  running_since = CASE WHEN state IN ('STARTING', 'RUNNING', 'PAUSING', 'STOPPING') THEN
+    COALESCE((SELECT MAX(r.began) FROM runs r WHERE r.trial = trials.id AND r.ended = 0), 0)
+    ELSE 0 END;
+UPDATE experiments SET
+  running = (SELECT COUNT(*) FROM trials t
+    WHERE t.experiment_id = experiments.id AND t.running_since > 0);
+UPDATE experiments SET
+  running_since = CASE WHEN running = 0 THEN 0
+    WHEN trials = 1 THEN (SELECT MAX(t.running_since) FROM trials t
+      WHERE t.experiment_id = experiments.id)
+    ELSE started END,
+  ran = CASE
+    WHEN trials = 1 THEN (SELECT CAST(COALESCE(SUM(t.ran), 0) AS BIGINT) FROM trials t
+      WHERE t.experiment_id = experiments.id)
+    WHEN running > 0 OR started = 0 THEN 0
+    ELSE COALESCE((SELECT CASE WHEN MAX(t.ended) > experiments.started THEN
+      MAX(t.ended) - experiments.started ELSE 0 END FROM trials t
+      WHERE t.experiment_id = experiments.id), 0) END;
+)";
+
+constexpr std::array<Migration, 7> kMigrations = {{
     {.version = 1, .name = "first", .sql = kFirst},
     {.version = 2, .name = "summaries", .sql = kSummaries},
     {.version = 3, .name = "counting", .sql = kCounting},
     {.version = 4, .name = "repeated steps", .sql = kRepeated},
     {.version = 5, .name = "named", .sql = kNamed},
     {.version = 6, .name = "outcomes", .sql = kOutcomes},
+    {.version = 7, .name = "running", .sql = kRunning},
 }};
 
 }  // namespace

@@ -1,10 +1,13 @@
 // The catalog on SQLite, and what is SQLite's own: a full disk, a damaged file, backups.
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fstream>
+#include <string_view>
+#include <tuple>
 
 #include "catalog/conformance.h"
 #include "catalog/connection.h"
@@ -157,6 +160,57 @@ TEST(Migrations, WhatAnOlderProgramWroteIsBroughtUpToDate) {
   ASSERT_TRUE(reports.ok()) << reports.status().ToString();
   ASSERT_EQ(reports->size(), 2u);
   EXPECT_EQ((*reports)[0].run, 2u);
+}
+
+TEST(Migrations, HowLongThingsRanIsTakenFromTheirRuns) {
+  TempDirectory directory;
+  {
+    auto connection = Connection::Open({.path = directory / "catalog.db"}).value();
+    ASSERT_TRUE(Migrate(connection.get(), Clock::System(), CatalogMigrations().subspan(0, 6)).ok());
+    const auto experiment = [](int id, int trials, int started) {
+      return fmt::format(
+          "INSERT INTO experiments (id, uuid, name, description, owner, state, code_digest, "
+          "code_bytes, storage, parent_trial, parent_checkpoint, metric, smaller_is_better, "
+          "labels, "
+          "notes, created, haystack, trials, started) VALUES ({0}, '{0}', '', '', 'ada', "
+          "'RUNNING', "
+          "'', 0, '', '', '', '', 1, '[]', '', 1, '', {1}, {2});\n",
+          id, trials, started);
+    };
+    const auto trial = [](int id, int experiment, std::string_view state, int ended) {
+      return fmt::format(
+          "INSERT INTO trials (id, experiment, experiment_id, state, core, config, parent_trial, "
+          "parent_checkpoint, created, started, ended) VALUES ('{}', '{}', {}, '{}', '{{}}', "
+          "'{{}}', "
+          "'', '', 1, 100, {});\n",
+          id, experiment, experiment, state, ended);
+    };
+    const auto run = [](int trial, int number, int started, int ended) {
+      return fmt::format(
+          "INSERT INTO runs (trial, run, started, ended, resume_mode, start_point, archives_past) "
+          "VALUES ('{}', {}, {}, {}, 'fresh', 'null', 0);\n",
+          trial, number, started, ended);
+    };
+    const std::string rows = experiment(1, 1, 100) + trial(1, 1, "RUNNING", 0) +
+                             run(1, 1, 100, 200) + run(1, 2, 500, 0) + experiment(2, 2, 100) +
+                             trial(2, 2, "COMPLETED", 700) + trial(3, 2, "COMPLETED", 900) +
+                             run(2, 1, 100, 700) + run(3, 1, 100, 900) + experiment(3, 2, 100) +
+                             trial(4, 3, "PAUSED", 700) + trial(5, 3, "RUNNING", 0) +
+                             run(4, 1, 100, 700) + run(5, 1, 300, 0) + experiment(4, 0, 0);
+    const Status written = connection->Script(rows);
+    ASSERT_TRUE(written.ok()) << written.ToString();
+  }
+  auto catalog = Catalog::Open({.url = Url(directory)});
+  ASSERT_TRUE(catalog.ok()) << catalog.status().ToString();
+  const auto times = [&](std::int64_t id) {
+    const auto one = (*catalog)->experiments().Get(id).value();
+    return std::tuple(one.ran, one.running_since);
+  };
+  EXPECT_EQ(times(1), std::tuple(100, 500));
+  EXPECT_EQ(times(2), std::tuple(800, 0));
+  EXPECT_EQ(times(3), std::tuple(0, 100));
+  EXPECT_EQ(times(4), std::tuple(0, 0));
+  EXPECT_EQ((*catalog)->trials().Runs("1")->at(1).began, 500);
 }
 
 TEST(Migrations, AStepThatFailsLeavesTheVersionBefore) {

@@ -94,6 +94,8 @@ Result<TrialRow> TrialFromRow(const SqlRow& row) {
   trial.reports = row.Uint(16);
   trial.checkpoints = row.Uint(17);
   trial.checkpoint_bytes = row.Uint(18);
+  trial.ran = row.Int(19);
+  trial.running_since = row.Int(20);
   return trial;
 }
 

@@ -19,8 +19,9 @@ namespace cairn {
 inline constexpr std::string_view kTrialSelect =
     "SELECT t.id, t.experiment, t.core, t.config, t.parent_trial, t.parent_checkpoint, t.created, "
     "t.started, t.ended, t.progress, t.status, t.message, t.steps, t.latest_metrics, "
-    "t.best_metric, t.best_steps, t.reports, t.checkpoints, t.checkpoint_bytes FROM trials t";
-inline constexpr std::string_view kTrialColumns = "ttttttiiidttitdiiii";
+    "t.best_metric, t.best_steps, t.reports, t.checkpoints, t.checkpoint_bytes, t.ran, "
+    "t.running_since FROM trials t";
+inline constexpr std::string_view kTrialColumns = "ttttttiiidttitdiiiiii";
 Result<TrialRow> TrialFromRow(const SqlRow& row);
 
 inline constexpr std::string_view kCheckpointSelect =

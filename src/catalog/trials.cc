@@ -82,8 +82,8 @@ Result<Page<TrialRow>> CatalogTrials::List(const TrialQuery& query) {
   } else if (query.sort == "duration") {
     order_values.emplace_back(query.now);
     order = fmt::format(
-        "CASE WHEN t.started = 0 THEN 0 WHEN t.ended = 0 THEN CAST(? AS BIGINT) - t.started ELSE "
-        "t.ended - t.started END{}, t.created, t.id",
+        "t.ran + CASE WHEN t.running_since = 0 THEN 0 ELSE CAST(? AS BIGINT) - t.running_since END"
+        "{}, t.created, t.id",
         direction);
   } else {
     bool known = false;
@@ -126,11 +126,12 @@ Result<std::vector<RunRow>> CatalogTrials::Runs(const std::string& trial) {
     runs.clear();
     return connection.Query(
         "SELECT run, started, ready, ended, resume_mode, start_point, code, signal, lost, stopped, "
-        "message, outcome FROM runs WHERE trial = ? ORDER BY run",
-        {trial}, "iiiittiiiitt", [&](const SqlRow& row) -> Status {
+        "message, outcome, began FROM runs WHERE trial = ? ORDER BY run",
+        {trial}, "iiiittiiiitti", [&](const SqlRow& row) -> Status {
           RunRow run{.trial = trial,
                      .run = row.Uint(0),
                      .started = row.Int(1),
+                     .began = row.Int(12),
                      .ready = row.Int(2),
                      .ended = row.Int(3),
                      .resume_mode = row.Text(4),

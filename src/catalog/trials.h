@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <cairn/status.h>
@@ -25,9 +26,11 @@ struct TrialRow {
   TrialCore core;
   std::string parent_trial;
   std::string parent_checkpoint;
-  std::int64_t created = 0;  // nanoseconds since 1970, as all times here; 0: not yet
-  std::int64_t started = 0;  // of the first run
-  std::int64_t ended = 0;    // of the last run, when the trial rests
+  std::int64_t created = 0;        // nanoseconds since 1970, as all times here; 0: not yet
+  std::int64_t started = 0;        // when processes of it first ran
+  std::int64_t ended = 0;          // of the last run, when the trial rests
+  std::int64_t ran = 0;            // nanoseconds that its ended runs had processes
+  std::int64_t running_since = 0;  // of the run that has some now
   double progress = 0;
   std::string status;
   std::string message;                     // how the last run ended, for people
@@ -49,17 +52,22 @@ struct TrialQuery {
   /// whatever `descending` says)
   std::string sort = "id";
   bool descending = false;
-  std::int64_t now = 0;  // nanoseconds since 1970; for the duration of those that did not end
+  std::int64_t now = 0;  // nanoseconds since 1970; for the duration of those that run
   std::uint64_t offset = 0;
   std::uint64_t limit = 50;
 };
+
+/// What a master notes of a trial when a run's processes were started: {"what": kRunBegan, "run",
+/// "time"}. The event of the run's start is durable before anybody knows when that will be.
+inline constexpr std::string_view kRunBegan = "run_began";
 
 /// One start of a trial's processes.
 struct RunRow {
   std::string trial;
   std::uint64_t run = 0;
-  std::int64_t started = 0;
-  std::int64_t ready = 0;  // 0: not yet, as all times
+  std::int64_t started = 0;  // when it was asked for; it may have to wait for slots
+  std::int64_t began = 0;    // when its processes were started; 0: not yet, as all times
+  std::int64_t ready = 0;
   std::int64_t ended = 0;
   std::string resume_mode;
   std::optional<StartPoint> from;

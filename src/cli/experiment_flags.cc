@@ -217,7 +217,9 @@ void AddCreate(CLI::App* group, Commands* commands) {
 void AddListAndShow(CLI::App* group, Commands* commands) {
   {
     auto options = std::make_shared<ListOptions>();
-    CLI::App* app = Leaf(group, "ls", "List experiments, the newest first",
+    CLI::App* app = Leaf(group, "ls",
+                         "List experiments, the newest first. DURATION is how long at least one "
+                         "trial ran: without pauses and waits for slots",
                          "  cairn e ls\n"
                          "  cairn e ls --state RUNNING --watch\n"
                          "  cairn e ls --search mnist --sort best --json");

@@ -128,7 +128,8 @@ std::string ExperimentText(const Value& experiment) {
   facts.Add("labels", Labels(experiment));
   facts.Add("owner", Printable(TextIn(experiment, "owner")));
   facts.Add("created", Time(experiment, "created"));
-  facts.Add("duration", Duration(experiment, "duration"));
+  facts.Add("started", Time(experiment, "started"));
+  facts.Add("ran for", Duration(experiment, "duration"));
   std::string trials = std::to_string(IntIn(experiment, "trials"));
   if (const Value* states = experiment.Find("trial_states");
       states != nullptr && states->is_object()) {
@@ -208,7 +209,8 @@ std::string TrialText(const Value& trial, double now) {
                                 // the failure that ended it was no restart
                                 std::min(IntIn(trial, "restarts"), IntIn(trial, "max_restarts")),
                                 IntIn(trial, "max_restarts")));
-  facts.Add("duration", Duration(trial, "duration"));
+  facts.Add("started", Time(trial, "started"));
+  facts.Add("ran for", Duration(trial, "duration"));
   if (const Value* latest = trial.Find("latest_checkpoint");
       latest != nullptr && latest->is_object()) {
     facts.Add("latest", Printable(fmt::format("checkpoint {} at step {}", TextIn(*latest, "id"),

@@ -27,6 +27,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::AllOf;
+using testing::AnyOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
@@ -226,6 +227,18 @@ TEST_F(MasterCommandsTest, BusyMasterIsAskedAgain) {
   EXPECT_EQ(finished.code, 0) << finished.err;
   EXPECT_THAT(finished.out, HasSubstr("experiment   7  mnist"));
   EXPECT_EQ(*asked, 2);
+}
+
+TEST_F(MasterCommandsTest, ShowSaysWhenSomethingStartedAndHowLongItRan) {
+  On("GET /api/v1/experiments/7", 200, kRunning);
+  On("GET /api/v1/experiments/7/trials", 200, R"({"trials": [], "total": 0})");
+  EXPECT_THAT(Cairn({"e", "show", "7"}).out, AllOf(HasSubstr("started      1970-01-01 00:16:41"),
+                                                   HasSubstr("ran for      1 min")));
+  // It waits for slots: nothing to say of either.
+  On("GET /api/v1/trials/12", 200, kTrial);
+  const Finished waiting = Cairn({"t", "show", "12"});
+  EXPECT_EQ(waiting.code, 0) << waiting.err;
+  EXPECT_THAT(waiting.out, Not(AnyOf(HasSubstr("started"), HasSubstr("ran for"))));
 }
 
 TEST_F(MasterCommandsTest, ContinueSendsWhatIsToBeDifferent) {

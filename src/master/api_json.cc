@@ -19,9 +19,17 @@ namespace {
 
 Value Number(double number) { return number; }
 
-Value DurationOf(std::int64_t from, std::int64_t to, std::int64_t now) {
-  if (from == 0) return {};
-  return static_cast<double>(std::max<std::int64_t>(0, (to != 0 ? to : now) - from)) / 1e9;
+/// How long something ran: a trial, or an experiment with at least one trial that did.
+template <typename Row>
+void PutDuration(const Row& row, std::int64_t now, Value::Object* out) {
+  const std::int64_t live =
+      row.running_since == 0 ? 0 : std::max<std::int64_t>(0, now - row.running_since);
+  (*out)["started"] = Seconds(row.started);
+  (*out)["ended"] = Seconds(row.ended);
+  (*out)["ran"] = static_cast<double>(row.ran) / 1e9;
+  (*out)["running_since"] = Seconds(row.running_since);
+  (*out)["duration"] =
+      row.started == 0 ? Value() : Value(static_cast<double>(row.ran + live) / 1e9);
 }
 
 Value TextOrNull(const std::string& text) { return text.empty() ? Value() : Value(text); }
@@ -120,7 +128,6 @@ Result<RetentionPolicy> PolicyFromBody(const ApiCall& call, const SearcherConfig
 }
 
 Value ToJson(const ApiParts& parts, const Experiment& experiment, bool whole) {
-  const std::int64_t now = parts.clock->WallNanos();
   Value::Object out{
       {"id", experiment.id == 0 ? "" : std::to_string(experiment.id)},
       {"name", experiment.name},
@@ -132,9 +139,6 @@ Value ToJson(const ApiParts& parts, const Experiment& experiment, bool whole) {
       {"archived", experiment.archived},
       {"progress", experiment.progress},
       {"created", static_cast<double>(experiment.created) / 1e9},
-      {"started", Seconds(experiment.started)},
-      {"ended", Seconds(experiment.ended)},
-      {"duration", DurationOf(experiment.started, experiment.ended, now)},
       {"trials", experiment.trials},
       {"trial_states", States(experiment.trials_by_state)},
       {"trial", Value()},
@@ -147,6 +151,7 @@ Value ToJson(const ApiParts& parts, const Experiment& experiment, bool whole) {
                    ? Value()
                    : Value(Value::Object{{"code", experiment.code_digest},
                                          {"bytes", experiment.code_bytes}})}};
+  PutDuration(experiment, parts.clock->WallNanos(), &out);
   if (experiment.trials == 1) {
     const auto page =
         parts.catalog->trials().List({.experiment = std::to_string(experiment.id), .limit = 1});
@@ -165,7 +170,6 @@ Value ToJson(const ApiParts& parts, const Experiment& experiment, bool whole) {
 }
 
 Value ToJson(const ApiParts& parts, const TrialRow& trial) {
-  const std::int64_t now = parts.clock->WallNanos();
   std::string_view state = TrialStateName(trial.core.state);
   Value::Object out{
       {"id", trial.id},
@@ -180,9 +184,6 @@ Value ToJson(const ApiParts& parts, const TrialRow& trial) {
       {"restarts", trial.core.restarts},
       {"max_restarts", trial.core.max_restarts},
       {"created", static_cast<double>(trial.created) / 1e9},
-      {"started", Seconds(trial.started)},
-      {"ended", Seconds(trial.ended)},
-      {"duration", DurationOf(trial.started, trial.ended, now)},
       {"latest_metrics", trial.latest_metrics},
       {"checkpoints", trial.checkpoints},
       {"checkpoint_bytes", trial.checkpoint_bytes},
@@ -193,6 +194,7 @@ Value ToJson(const ApiParts& parts, const TrialRow& trial) {
       {"preemption_deadline", Value()},
       {"resume_mode", ""},
       {"parent", ParentOf(parts, trial.parent_trial, trial.parent_checkpoint, false)}};
+  PutDuration(trial, parts.clock->WallNanos(), &out);
   if (const auto view = parts.engine->Summary(trial.id); view.ok()) {
     const TrialRecord& record = view->record;
     state = TrialStateName(view->state);
@@ -250,7 +252,8 @@ Value ToJson(const RunRow& run) {
       {"run_id", run.run},
       {"resume_mode", run.resume_mode},
       {"from", from},
-      {"started", static_cast<double>(run.started) / 1e9},
+      {"submitted", static_cast<double>(run.started) / 1e9},
+      {"started", Seconds(run.began)},
       {"ready", Seconds(run.ready)},
       {"ended", Seconds(run.ended)},
       {"live", live},

@@ -166,6 +166,11 @@ Result<std::int64_t> Experiments::OfDetached(const JoinRequest& request) {
   Value::Object source{
       {"name", request.name}, {"detached", true}, {"hyperparameters", AsConstant(request.hparams)}};
   if (!request.storage.empty()) source["checkpoint_storage"] = request.storage;
+  if (!request.metric.empty()) {
+    source["searcher"] = Value::Object{{"name", "single"},
+                                       {"metric", request.metric},
+                                       {"smaller_is_better", request.smaller_is_better}};
+  }
   ASSIGN_OR_RETURN(const ExperimentConfig config, ExperimentFromValue(Value(source)));
   NewExperiment experiment;
   experiment.uuid = fmt::format("{}:detached:{}", request.owner, request.external_id);
@@ -175,6 +180,9 @@ Result<std::int64_t> Experiments::OfDetached(const JoinRequest& request) {
   experiment.config_text = EncodeJson(config.source, 2);
   experiment.config = config.source;
   experiment.storage = request.storage.empty() ? options_.default_storage : request.storage;
+  experiment.metric = request.metric;
+  experiment.smaller_is_better = request.smaller_is_better;
+  if (!request.metric_group.empty()) experiment.metric_group = request.metric_group;
   experiment.searcher_state = IntentText(false, false);
   ASSIGN_OR_RETURN(const std::int64_t id, Insert(experiment));
   if (const Status found = options_.catalog->experiments().Get(id).status(); !found.ok()) {

@@ -79,6 +79,9 @@ class Experiments {
     std::string name;
     std::string storage;  // "": the master's
     Value hparams = Value::Object{};
+    std::string metric;  // "": none
+    std::string metric_group;
+    bool smaller_is_better = true;
   };
   Result<std::int64_t> OfDetached(const JoinRequest& request);
 

@@ -22,6 +22,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <set>
 #include <thread>
@@ -165,6 +166,7 @@ class Master::Impl {
   ApiParts Parts() const;
   void OnEvent(const Event& event);
   void OnLaunch(const LaunchInfo& info);
+  void NoteBegan(const LaunchInfo& info);
   std::string RestOf(const std::string& trial);
   Value ExperimentNow(const std::string& experiment);
   void ServePage(const ServerRequest& request, const HttpReply& reply);
@@ -200,7 +202,8 @@ class Master::Impl {
   Mutex mu_;
   CondVar stopped_;
   bool stopping_ GUARDED_BY(mu_) = false;
-  std::atomic<bool> ready_ = false;  // engine and collector are there
+  std::map<std::string, std::uint64_t> began_ GUARDED_BY(mu_);  // by trial: its run that was noted
+  std::atomic<bool> ready_ = false;                             // engine and collector are there
   std::jthread tidy_;
 };
 
@@ -215,6 +218,12 @@ Status Master::Impl::Start() {
   }
   RETURN_IF_ERROR(StartEngine());
   RETURN_IF_ERROR(Listen());
+  // What began, or began and ended, while nobody was here to note it. Before the engine records
+  // ends.
+  ASSIGN_OR_RETURN(const std::vector<LaunchInfo> launches, launcher_->List());
+  for (const LaunchInfo& info : launches) {
+    if (info.started != 0) NoteBegan(info);
+  }
   RETURN_IF_ERROR(engine_->Start());
   RETURN_IF_ERROR(experiments_->Start());
   RETURN_IF_ERROR(collector_->Start());
@@ -498,6 +507,7 @@ void Master::Impl::OnEvent(const Event& event) {
     case EventKind::kCheckpointPinned:
     case EventKind::kRetentionChanged:
     case EventKind::kRepositoryChosen:
+    case EventKind::kNote:
       return;
     case EventKind::kProgress:
       return experiments_->OnTrialChanged(event.trial, false);
@@ -514,8 +524,10 @@ void Master::Impl::OnEvent(const Event& event) {
 
 void Master::Impl::OnLaunch(const LaunchInfo& info) {
   if (!ready_) return;  // what ended before is asked for when the engine starts
-  // First: the engine's event about the end of a run must find its log known.
+  // First: the engine's event about the end of a run must find its log known, and its beginning.
   collector_->OnLaunch(info);
+  const bool running = info.state == LaunchState::kRunning;
+  if (running || (info.state == LaunchState::kEnded && info.started != 0)) NoteBegan(info);
   engine_->OnLaunch(info);
   if (info.state != LaunchState::kRunning) return;
   if (const auto key = engine_->RunOfLaunch(info.id)) {
@@ -523,6 +535,24 @@ void Master::Impl::OnLaunch(const LaunchInfo& info) {
     experiments_->OnTrialChanged(key->trial, true);
     feed_->OnTrial(key->trial);
   }
+}
+
+void Master::Impl::NoteBegan(const LaunchInfo& info) {
+  const auto key = engine_->RunOfLaunch(info.id);
+  if (!key) return;
+  const auto standing = engine_->StandingOf(key->trial);
+  if (!standing.ok() || standing->core.run != key->run || !standing->core.live) return;
+  {
+    MutexLock hold(&mu_);
+    std::uint64_t& noted = began_[key->trial];
+    if (std::exchange(noted, key->run) == key->run) return;
+  }
+  const Status noted = engine_->Note(
+      key->trial,
+      Value::Object{{"what", kRunBegan},
+                    {"run", key->run},
+                    {"time", info.started != 0 ? info.started : options_.clock->WallNanos()}});
+  if (!noted.ok()) LogWarning(fmt::format("run {}: {}", info.id, noted.ToString()));
 }
 
 std::string Master::Impl::RestOf(const std::string& trial) {

@@ -1,12 +1,15 @@
 #include "master/new_bytes.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "base/checksum.h"
 #include "base/status_macros.h"
+#include "checkpoint/names.h"
 #include "checkpoint/repository.h"
+#include "storage/local/posix_fs.h"
 #include "storage/open_store.h"
 
 namespace cairn::master {
@@ -18,21 +21,55 @@ constexpr std::size_t kMostPlaces = 100'000;
 
 }  // namespace
 
-Result<std::map<std::string, std::uint64_t>> ReadNewBytes(const std::string& repository) {
-  ASSIGN_OR_RETURN(const auto store, OpenStore(repository, {.create = false, .storage = {}}));
-  ASSIGN_OR_RETURN(const RepositoryView view, RepositoryReader(store.get()).Read());
+Result<std::map<std::string, std::uint64_t>> CountNewBytes(
+    Store* store, const std::function<Result<std::uint64_t>(const std::string& name)>& inode) {
+  ASSIGN_OR_RETURN(const RepositoryView view, RepositoryReader(store).Read());
+  // Names of the files with these contents, oldest first. Only files with the same contents can be
+  // one, so that of most nobody has to ask.
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::vector<std::string>> earlier;
+  std::map<std::string, std::uint64_t> inodes;
+  const auto inode_of = [&](const std::string& name) -> Result<std::uint64_t> {
+    if (const auto known = inodes.find(name); known != inodes.end()) return known->second;
+    ASSIGN_OR_RETURN(const std::uint64_t found, inode(name));
+    return inodes[name] = found;
+  };
+  const auto one_file = [&](const std::string& a, const std::string& b) {
+    const auto first = inode_of(a);
+    const auto second = inode_of(b);
+    return first.ok() && second.ok() && *first == *second;  // not there: removed by hand
+  };
   std::map<std::string, std::uint64_t> found;
-  std::set<std::pair<std::uint64_t, std::uint64_t>> seen;  // checksums of files, whole
   for (const Checkpoint& checkpoint : view.checkpoints) {
     if (checkpoint.removed || checkpoint.foreign) continue;
     std::uint64_t fresh = 0;
     for (const ManifestFile& file : checkpoint.manifest->files) {
-      const bool first = seen.insert({file.hash.whole.high, file.hash.whole.low}).second;
-      if (first) fresh += file.hash.bytes;
+      if (!file.ref.empty()) continue;
+      const std::string name = names::Path(checkpoint.directory, file.path);
+      std::vector<std::string>& same = earlier[{file.hash.whole.high, file.hash.whole.low}];
+      const bool shared =
+          store->traits().hard_links && std::ranges::any_of(same, [&](const std::string& other) {
+            return one_file(name, other);
+          });
+      if (!shared) {
+        fresh += file.hash.bytes;
+        same.push_back(name);
+      }
     }
     found[checkpoint.manifest->id] = fresh;
   }
   return found;
+}
+
+Result<std::map<std::string, std::uint64_t>> ReadNewBytes(const std::string& repository) {
+  ASSIGN_OR_RETURN(const auto store, OpenStore(repository, {.create = false, .storage = {}}));
+  std::string directory;
+  if (!IsRemote(repository)) {
+    ASSIGN_OR_RETURN(directory, LocalPath(repository));
+  }
+  return CountNewBytes(store.get(), [&](const std::string& name) -> Result<std::uint64_t> {
+    ASSIGN_OR_RETURN(const FsStat stat, PosixFs()->Stat(fmt::format("{}/{}", directory, name)));
+    return stat.inode;
+  });
 }
 
 NewBytes::~NewBytes() { Stop(); }

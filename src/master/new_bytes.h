@@ -14,11 +14,16 @@
 
 #include "base/clock.h"
 #include "base/thread_annotations.h"
+#include "storage/store.h"
 
 namespace cairn::master {
 
-/// Bytes of each checkpoint of a repository that no earlier one has.
+/// Bytes that were written for each checkpoint of a repository: those of all its files but the ones
+/// that it shares with earlier ones.
 Result<std::map<std::string, std::uint64_t>> ReadNewBytes(const std::string& repository);
+/// The same of an open store. `inode` tells, where there are hard links, which names are one file.
+Result<std::map<std::string, std::uint64_t>> CountNewBytes(
+    Store* store, const std::function<Result<std::uint64_t>(const std::string& name)>& inode);
 
 struct NewBytesOptions {
   Clock* clock = Clock::System();
@@ -34,8 +39,9 @@ struct NewBytesOptions {
   std::chrono::nanoseconds pause = std::chrono::milliseconds(200);
 };
 
-/// How many bytes of a checkpoint no earlier one of its repository has: what it cost to keep. Files
-/// are compared by their checksums, which is how saves find out what they can share. A committed
+/// How many bytes were written for a checkpoint: what it cost to keep. Equal contents alone are not
+/// shared: a save looks at the checkpoint before it only, and writes a file anew that has many
+/// links already. So the storage is asked: a reference of the manifest, or a hard link. A committed
 /// checkpoint does not change, so that what was found once is known until the master ends. Two
 /// threads read the storage: one that is slow or away holds nobody up for more than a moment. May
 /// be called from any thread.

@@ -11,14 +11,21 @@
 #include <utility>
 #include <vector>
 
+#include <cairn/checkpoint_manager.h>
+
 #include "base/clock.h"
 #include "base/thread_annotations.h"
+#include "checkpoint/environment.h"
+#include "checkpoint/manager.h"
+#include "storage/local/temp_directory.h"
+#include "storage/memory/memory_store.h"
 
 namespace cairn::master {
 namespace {
 
 using std::chrono::hours;
 using std::chrono::milliseconds;
+using ::testing::ElementsAre;
 using Found = std::map<std::string, std::uint64_t>;
 
 /// Tells when a thread that asked to be told of looks at it for the first time.
@@ -141,6 +148,62 @@ TEST_F(NewBytesTest, OfACheckpointThatIsGoneAreNotKnownAndAskedForNoMoreThanNowA
   EXPECT_EQ(new_bytes_->Of("gone"), std::nullopt);
   for (int i = 0; i < 10; ++i) Want("1", "quick", "gone");
   EXPECT_EQ(Reads("quick"), 1);
+}
+
+/// Contents that go away and come again: a save shares with the one before it only.
+class WrittenBytes : public ::testing::Test {
+ protected:
+  static constexpr std::uint64_t kBytes = 100'000;
+
+  /// What was written for each save whose contents are a letter, oldest first.
+  static std::vector<std::uint64_t> Written(CheckpointManager* manager, const std::string& letters,
+                                            const std::function<Result<Found>()>& read) {
+    std::vector<std::string> ids;
+    for (const char letter : letters) {
+      auto saved = manager->Save({.step = static_cast<std::int64_t>(ids.size()) + 1,
+                                  .state_files = {{"blob", std::string(kBytes, letter)}},
+                                  .blocking = true});
+      EXPECT_TRUE(saved.ok()) << saved.status().ToString();
+      ids.push_back(saved->Wait().value().id);
+    }
+    const auto found = read();
+    EXPECT_TRUE(found.ok()) << found.status().ToString();
+    std::vector<std::uint64_t> written;
+    for (const std::string& id : ids) written.push_back(found->at(id) / kBytes);
+    return written;
+  }
+  static ManagerOptions KeepAll(const std::string& directory) {
+    return {.directory = directory, .retention = {.keep_last = std::nullopt}};
+  }
+};
+
+TEST_F(WrittenBytes, AreThoseOfFilesThatAreNoLinksToEarlierOnes) {
+  TempDirectory directory;
+  auto manager = CheckpointManager::Open(KeepAll(directory / "run")).value();
+  EXPECT_THAT(Written(manager.get(), "AABA", [&] { return ReadNewBytes(directory / "run"); }),
+              ElementsAre(1, 0, 1, 1))
+      << "the last A was written: the one before it was a B";
+}
+
+TEST_F(WrittenBytes, AreThereAgainWhenAFileHasTooManyLinks) {
+  TempDirectory directory;
+  auto manager = CheckpointManager::Open(KeepAll(directory / "run")).value();
+  EXPECT_THAT(
+      Written(manager.get(), std::string(10, 'A'), [&] { return ReadNewBytes(directory / "run"); }),
+      ElementsAre(1, 0, 0, 0, 0, 0, 0, 0, 1, 0));
+}
+
+TEST_F(WrittenBytes, OfAnObjectStoreAreThoseWithoutAReference) {
+  const std::shared_ptr<Store> store = MemoryStore::Open({.object_store = true}).value();
+  Environment env;
+  env.store = store;
+  auto manager = OpenManager(KeepAll(""), env).value();
+  const auto read = [&] {
+    return CountNewBytes(store.get(), [](const std::string& name) -> Result<std::uint64_t> {
+      return InternalError("nobody asks for " + name);
+    });
+  };
+  EXPECT_THAT(Written(manager.get(), "AABA", read), ElementsAre(1, 0, 1, 1));
 }
 
 }  // namespace

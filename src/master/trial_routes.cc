@@ -187,6 +187,8 @@ Status Progress(const ApiParts& parts, const ApiCall& call, const HttpReply& rep
   return Status::Ok();
 }
 
+constexpr std::size_t kLongestMetric = 256;
+
 /// A process that was started by hand becomes a run: of its own trial in an experiment of its own,
 /// which is the same one when it comes again.
 Status Join(const ApiParts& parts, const ApiCall& call, const HttpReply& reply) {
@@ -205,6 +207,21 @@ Status Join(const ApiParts& parts, const ApiCall& call, const HttpReply& reply) 
   if (const Value* hparams = call.body.Find("hparams"); hparams != nullptr) {
     if (!hparams->is_object()) return InvalidArgumentError("\"hparams\" must be an object");
     request.hparams = *hparams;
+  }
+  // What it is compared by; the engine, which takes only what it knows, reads the rest.
+  for (const auto& [name, to] :
+       {std::pair{"metric", &request.metric}, std::pair{"metric_group", &request.metric_group}}) {
+    const Value* given = call.body.Find(name);
+    if (given == nullptr) continue;
+    if (given->if_string() == nullptr || given->if_string()->size() > kLongestMetric) {
+      return InvalidArgumentError(
+          fmt::format("\"{}\" must be a text of at most {} bytes", name, kLongestMetric));
+    }
+    *to = *given->if_string();
+  }
+  if (const Value* smaller = call.body.Find("smaller_is_better"); smaller != nullptr) {
+    if (!smaller->is_bool()) return InvalidArgumentError("\"smaller_is_better\" must be a bool");
+    request.smaller_is_better = *smaller->if_bool();
   }
   ASSIGN_OR_RETURN(const std::int64_t experiment, parts.experiments->OfDetached(request));
   Value body = call.body;

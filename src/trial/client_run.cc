@@ -401,6 +401,11 @@ Result<std::unique_ptr<RunClient>> RunClient::Join(RunClientOptions options,
                      {"world_size", join.world_size}};
   if (!join.experiment.empty()) body["experiment"] = join.experiment;
   if (!join.storage.empty()) body["storage"] = join.storage;
+  if (!join.metric.empty()) {
+    body["metric"] = join.metric;
+    body["metric_group"] = join.metric_group;
+    body["smaller_is_better"] = join.smaller_is_better;
+  }
   const Value request(std::move(body));
   ASSIGN_OR_RETURN(Value description, impl->Ask("POST", "/trial/v1/join", &request));
   const std::string trial = TextOf(description, "trial_id");

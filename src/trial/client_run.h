@@ -52,6 +52,10 @@ struct JoinRequest {
   Value hparams = Value::Object{};
   int world_size = 1;
   std::string storage;  // "": the engine's
+  /// By which a master compares it with others, "": none; of the reports of `metric_group`.
+  std::string metric;
+  std::string metric_group = "validation";
+  bool smaller_is_better = true;
 };
 
 /// A checkpoint that was committed.

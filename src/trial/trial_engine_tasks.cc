@@ -30,7 +30,9 @@ std::string LaunchId(const TrialRecord& trial, std::uint64_t run) {
 
 Value HowItEnded(const LaunchExit& exit) {
   // Taken out of the queue, or ended because the launcher was closed in good order.
-  Value::Object how{{"message", exit.message}, {"stopped", exit.stopped && !exit.succeeded()}};
+  Value::Object how{{"message", exit.message},
+                    {"stopped", exit.stopped && !exit.succeeded()},
+                    {"ended", exit.time}};
   switch (exit.kind) {
     case ExitKind::kExited:
       how["code"] = exit.code;

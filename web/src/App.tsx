@@ -121,9 +121,9 @@ function Frame({ user, onLogout }: { user: User; onLogout: () => void }): ReactN
             <a key={key} href={link([key])} data-title={title} aria-current={place === key || (key === "experiments" && (place === "trials" || place === "checkpoints")) ? "page" : undefined}>{title}</a>
           ))}
         </nav>
-        <span className={`live ${state}`} role="status">{state === "open" ? "live" : state === "lost" ? "connection lost, trying again" : "connecting"}</span>
+        <span className={`live ${state}`} role="status">{state === "open" ? "live" : state === "lost" ? <>connection lost<span className="more">, trying again</span></> : "connecting"}</span>
         <button type="button" className="quiet" aria-label={theme === "dark" ? "Light colours" : "Dark colours"} onClick={toggleTheme}>{theme === "dark" ? "☀" : "☾"}</button>
-        <a href={link(["account"])} aria-current={place === "account" ? "page" : undefined}>{user.username} <span className="role">({user.role})</span></a>
+        <a className="who" title={user.username} href={link(["account"])} aria-current={place === "account" ? "page" : undefined}>{user.username} <span className="role">({user.role})</span></a>
         <button type="button" className="quiet" onClick={logout}>Log out</button>
       </header>
       <main id="main" ref={main} tabIndex={-1}><Place path={path} admin={mayDo(user.role, "admin")} /></main>

@@ -1,5 +1,5 @@
 // Types of fake_master.mjs, as far as tests use them. (It is plain JavaScript so that scripts run it without a build.)
-import type { Checkpoint, Experiment, JsonObject, Trial } from "../src/api/types";
+import type { Checkpoint, Experiment, JsonObject, Run, Trial } from "../src/api/types";
 
 export const CSP: string;
 export interface FakeMasterOptions {
@@ -19,6 +19,7 @@ export class FakeMaster {
   experiments: Map<string, Experiment>;
   trials: Map<string, Trial>;
   checkpoints: Map<string, Checkpoint>;
+  runs: Map<string, Run[]>;
   users: { username: string; role: string; active: boolean }[];
   tokens: { id: string; name: string }[];
   services: JsonObject[];

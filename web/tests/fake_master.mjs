@@ -19,6 +19,11 @@ function random(seed) {
 
 const uuid = (n) => `${n.toString(16).padStart(8, "0")}-0000-4000-8000-${n.toString(16).padStart(12, "0")}`;
 
+/** Of a trial's two runs, the first of 20 minutes, the second since 2,000 seconds. */
+function ranFor(begun, running) {
+  return begun ? { ran: running ? 1200 : 3000, running_since: running ? NOW - 2000 : null, duration: running ? 3200 : 3000 } : { ran: 0, running_since: null, duration: null };
+}
+
 export class FakeMaster {
   constructor(options = {}) {
     this.options = { experiments: 12, points: 100, dist: null, ...options };
@@ -90,7 +95,7 @@ export class FakeMaster {
   addExperiment(more) {
     const one = {
       name: `experiment ${more.id}`, description: "", state: "QUEUED", owner: "admin", labels: [], notes: "", archived: false, progress: 0,
-      created: NOW - 4000, started: NOW - 3600, ended: null, duration: null, trials: 0, trial_states: {}, trial: null, best: null, checkpoints: 0,
+      created: NOW - 4000, started: NOW - 3600, ended: null, ran: 0, running_since: null, duration: null, trials: 0, trial_states: {}, trial: null, best: null, checkpoints: 0,
       checkpoint_bytes: 0, searcher: { name: "single", metric: "x", smaller_is_better: false }, slots_per_trial: 1, priority: 42, parent: null,
       storage: "/data/checkpoints", code: { code: "0".repeat(64), bytes: 2048 }, config: { name: more.name, entrypoint: ["python3", "2_checkpoints.py"], searcher: { name: "single", metric: "x", smaller_is_better: false }, max_restarts: 5, resources: { slots_per_trial: 1, priority: 42 }, checkpoint_policy: { keep_last: 3 } }, message: "", ...more,
     };
@@ -103,15 +108,15 @@ export class FakeMaster {
     const trial = {
       id, experiment, state, message: state === "ERROR" ? "run 1 failed with exit code 1" : "", status: markup ? MARKUP : "training", hparams, progress,
       steps_completed: steps, run_id: steps > 0 ? 2 : 0, restarts: id === "1" ? 1 : 0, max_restarts: 5, resume_mode: "resume", resumes_from_step: state === "PAUSED" ? steps : null,
-      preemption_deadline: null, created: NOW - 3900, started: NOW - 3600, ended: null, duration: 3600, latest_checkpoint: null, best: null, latest_metrics: {},
+      preemption_deadline: null, created: NOW - 3900, started: steps > 0 ? NOW - 3600 : null, ended: null, ...ranFor(steps > 0, state === "RUNNING"), latest_checkpoint: null, best: null, latest_metrics: {},
       checkpoints: 0, checkpoint_bytes: 0, world_size: 2, slots: 1, priority: 42, detached: false, repository: `/data/checkpoints/${experiment}/${id}`, parent,
     };
     this.trials.set(id, trial);
     this.metrics.set(id, []);
     this.logs.set(id, []);
     this.runs.set(id, steps === 0 ? [] : [
-      { run_id: 1, resume_mode: "fresh", from: null, started: NOW - 3600, ended: NOW - 2400, live: false, outcome: id === "1" ? "failed" : "paused", exit_signal: id === "1" ? 9 : null, exit_code: null, host: "node-1" },
-      { run_id: 2, resume_mode: "resume", from: { id: uuid(1), steps_completed: Math.floor(steps / 2) }, started: NOW - 2000, ended: null, live: state === "RUNNING", outcome: state === "RUNNING" ? "" : "completed", host: "node-1" },
+      { run_id: 1, resume_mode: "fresh", from: null, submitted: NOW - 3900, started: NOW - 3600, ended: NOW - 2400, live: false, outcome: id === "1" ? "failed" : "paused", exit_signal: id === "1" ? 9 : null, exit_code: null, host: "node-1" },
+      { run_id: 2, resume_mode: "resume", from: { id: uuid(1), steps_completed: Math.floor(steps / 2) }, submitted: NOW - 2400, started: NOW - 2000, ended: state === "RUNNING" ? null : NOW - 200, live: state === "RUNNING", outcome: state === "RUNNING" ? "" : "completed", host: "node-1" },
     ]);
     const r = random(Number(id));
     for (let step = 10; step <= steps; step += 10) {
@@ -184,7 +189,8 @@ export class FakeMaster {
     one.checkpoint_bytes = trials.reduce((sum, trial) => sum + trial.checkpoint_bytes, 0);
     const sign = one.searcher.smaller_is_better ? 1 : -1;
     one.best = trials.map((trial) => trial.best).filter(Boolean).sort((a, b) => sign * (a.value - b.value))[0] ?? null;
-    one.duration = NOW - (one.started ?? NOW);
+    const ran = trials.find((trial) => trial.running_since !== null) ?? trials[0];
+    Object.assign(one, { ran: ran.ran, running_since: ran.running_since, duration: ran.duration });
   }
 
   // -------------------------------------------------------------------------------------------------- what tests make happen

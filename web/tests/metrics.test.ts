@@ -1,5 +1,6 @@
 // Curves: as they grow, zoomed, compared, with the checkpoints and runs on them.
 import { describe, expect, it } from "vitest";
+import { go } from "./browser";
 import { Stage } from "./stage";
 
 const stage = new Stage();
@@ -69,6 +70,9 @@ describe("metrics", () => {
     await expect.poll(() => marks.count()).toBe(6);
     await page.getByLabel("Smoothing").selectOption("0.9");
     await chart.getByRole("group", { name: /training from 10 to [34]\d\.\d+ at step 60/ }).waitFor();
+    // A smoothed value is nobody's: what was reported is told with it.
+    await page.mouse.move(box.x + box.width * 0.99, box.y + box.height * 0.5);
+    await expect.poll(() => chart.locator(".readout").textContent()).toMatch(/^step 60 · training 60 \(smoothed [34]\d\.\d+\)/);
     const picture = () => chart.locator("canvas").evaluate((canvas: HTMLCanvasElement) => canvas.toDataURL());
     const linear = await picture();
     await page.getByLabel("Log scale").check();
@@ -118,6 +122,40 @@ describe("metrics", () => {
     // "1,795,005,102.5" of 12 points is about 95 wide; with few digits all have the same.
     expect(await left(chart)).toBeGreaterThan(100);
     expect(await left(page.getByRole("figure", { name: "x" }))).toBe(await left(page.getByRole("figure", { name: "loss" })));
+  });
+
+  it("of millions of steps have marks that do not run into each other, and so has the lineage of their checkpoints", async () => {
+    const { page } = await look("admin", "#/experiments/1/metrics");
+    await page.getByRole("figure", { name: "x" }).waitFor();
+    stage.master.report("1", 8_000_000_000, { x: 70 });
+    await page.getByRole("group", { name: /at step 8000000000/ }).first().waitFor();
+    // What is written onto the canvas, where, and how wide it is.
+    await page.evaluate(() => {
+      const written: [string, number, number, number][] = [];
+      Object.assign(window, { written });
+      const { fillText } = CanvasRenderingContext2D.prototype;
+      CanvasRenderingContext2D.prototype.fillText = function (text: string, x: number, y: number) {
+        written.push([text, x, y, this.measureText(text).width]);
+        fillText.call(this, text, x, y);
+      };
+    });
+    for (const width of [1000, 1280]) {
+      await page.evaluate(() => { (window as unknown as { written: unknown[] }).written.length = 0; });
+      await page.setViewportSize({ width, height: 900 });
+      const steps = () => page.evaluate(() => (window as unknown as { written: [string, number, number, number][] }).written.filter(([text]) => /^\d,000,000,000$/.test(text)));
+      await expect.poll(async () => (await steps()).length).toBeGreaterThan(1);
+      const marks = await steps();
+      for (let n = 1; n < marks.length; n++) {
+        const [, x, y, wide] = marks[n]!;
+        const [, before, same] = marks[n - 1]!;
+        if (same === y && x > before) expect(x - before, JSON.stringify(marks)).toBeGreaterThan(wide);
+      }
+    }
+    for (const one of stage.master.checkpoints.values()) if (one.trial === "1") one.steps_completed += 8_000_000_000_000;
+    await go(page, `#/checkpoints/${[...stage.master.checkpoints.keys()][2]!}/lineage`);
+    const boxes = await page.locator("main svg text").filter({ hasText: /^step/ }).evaluateAll((texts) => texts.map((text) => text.getBoundingClientRect()).map(({ left, right, top }) => ({ left, right, top })));
+    expect(boxes.length).toBeGreaterThan(3);
+    for (let n = 1; n < boxes.length; n++) if (boxes[n]!.top === boxes[n - 1]!.top) expect(boxes[n]!.left).toBeGreaterThanOrEqual(boxes[n - 1]!.right);
   });
 
   it("of experiments that were selected are compared, each with its name: by its trial, or the best one of a search", async () => {

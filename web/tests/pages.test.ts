@@ -13,8 +13,7 @@ describe("every page", () => {
     for (const [name, hash, text] of PLACES) {
       await go(it.page, hash);
       await it.page.getByText(text).first().waitFor().catch(() => { throw new Error(`${name}: no "${text}"`); });
-      // Only the colours differ.
-      expect(await violations(it.page, dark ? ["color-contrast"] : []), name).toEqual([]);
+      expect(await violations(it.page), name).toEqual([]);
     }
   }, 240_000);
 
@@ -114,6 +113,18 @@ describe("experiments", () => {
       await expect.poll(() => head.getAttribute("aria-sort")).not.toBe(before);
       await expect.poll(() => stage.master.requests.at(-1)!.url).toContain(`sort=${key}`);
     }
+  });
+
+  it("count how long they ran, not how long they waited and rested", async () => {
+    const { page } = await look();
+    const cell = (id: string, column: number) => page.locator(`tr[data-key="${id}"] td`).nth(column);
+    // Started an hour ago, 20 minutes until it failed, 2,000 seconds since.
+    await expect.poll(() => cell("1", 10).textContent()).toMatch(/^53 min/);
+    expect(await cell("9", 9).textContent()).toBe("–");
+    expect(await cell("9", 10).textContent()).toBe("–");
+    expect(await page.getByRole("columnheader", { name: "Duration" }).getAttribute("title")).toContain("without pauses and without waiting for slots");
+    await go(page, "#/experiments/1");
+    await page.locator("dl.facts div").filter({ hasText: /^Duration53 min/ }).waitFor();
   });
 
   it("say which metric their best one is of, and are filtered by owner", async () => {
@@ -257,6 +268,27 @@ describe("a trial", () => {
     await page.getByRole("link", { name: "Logs" }).click();
     await page.getByText("It has sent no lines.").waitFor();
     expect(await page.getByText("Lines appear here").count()).toBe(0);
+  });
+
+  it("that waits for slots says so of its run, and since when", async () => {
+    const { page } = await look("admin", "#/experiments/1");
+    await page.getByText("run 2 from step 30: running").waitFor();
+    Object.assign(stage.master.runs.get("1")!.at(-1)!, { started: null });
+    stage.master.setState("1", "QUEUED", { running_since: null, duration: 1200 });
+    await page.getByText(/run 2 from step 30: waits for slots · asked for 20/).waitFor();
+    await page.locator("dl.facts div").filter({ hasText: /^Duration20 min 0 s/ }).waitFor();
+    // By time there is nothing of it to be seen yet.
+    await go(page, "#/experiments/1/metrics");
+    await page.getByLabel("X axis").selectOption("time");
+    await page.getByText(/run 2 from step 30: waits for slots/).waitFor();
+  });
+
+  it("among many names itself in its commands, not the experiment that would choose another", async () => {
+    const { page } = await look("admin", "#/trials/200");
+    await page.getByText("cairn trial continue 200 --new").waitFor();
+    expect(await page.locator(".command code").allTextContents()).toEqual(["logs 200", "checkpoints 200", "continue 200 --new"].map((verb) => `cairn trial ${verb} -m ${stage.master.url}`));
+    await go(page, "#/experiments/1");
+    await page.getByText("cairn experiment continue 1 --new").waitFor();
   });
 
   it("asks nothing any more when one has gone elsewhere", async () => {
@@ -481,6 +513,38 @@ describe("logs", () => {
     await it.page.getByText("60 steps, x = 60").waitFor();
     stage.master.log("1", "written later");
     await it.page.getByText("written later").waitFor();
+  });
+
+  it("keep their filters in the address: a link to a line, a reload and Back lose none", async () => {
+    const { page } = await look("admin", "#/experiments/1/logs?level=WARNING&rank=1");
+    await page.getByText("rank 1 at step 60").waitFor();
+    expect(await page.locator(".log-line").count()).toBe(2);
+    await page.getByLabel("Lines that contain").fill("step 30");
+    await expect.poll(() => page.locator(".log-line").count()).toBe(1);
+    await page.getByRole("button", { name: "Link to line 6" }).click();
+    await page.locator(".log-line.marked").waitFor();
+    expect(page.url()).toMatch(/level=WARNING&rank=1&search=step\+30&line=6$/);
+    expect(await page.locator(".log-line").count()).toBe(1);
+    await page.getByRole("link", { name: "Config" }).click();
+    await page.getByText("As it was written").waitFor();
+    await page.goBack();
+    await page.locator(".log-line.marked").waitFor();
+    expect(await page.getByLabel("Lines that contain").inputValue()).toBe("step 30");
+    await page.reload();
+    await page.locator(".log-line.marked").waitFor();
+    expect(await page.getByLabel("Level").inputValue()).toBe("WARNING");
+    await page.getByLabel("Lines that contain").fill("nowhere");
+    await page.getByRole("button", { name: "Show all lines" }).click();
+    await expect.poll(() => page.locator(".log-line").count()).toBe(12);
+  });
+
+  it("of a trial that ended without a word promise none", async () => {
+    stage.master.logs.set("1", []);
+    const { page } = await look("admin", "#/experiments/1/logs");
+    await page.getByText("Nothing was written yet.").waitFor();
+    stage.master.setState("1", "CANCELED");
+    await page.getByText("Nothing was written.", { exact: true }).waitFor();
+    expect(await page.getByText("Lines appear here").count()).toBe(0);
   });
 
   it("are searched through to their beginning, however far that is", async () => {

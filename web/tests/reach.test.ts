@@ -95,6 +95,23 @@ describe("a narrow window", () => {
     expect((await page.locator("header.frame").boundingBox())!.height).toBeLessThanOrEqual(rows * 50);
   });
 
+  it.each([390, 800, 1280])("of %i points keeps its frame as it is while the master is away, however long the user's name is", async (width) => {
+    const name = "somebody.with.a.long.name@train.example.org";
+    stage.master.users.push({ username: name, role: "admin", active: true });
+    const page = await look(name);
+    await page.setViewportSize({ width, height: 800 });
+    await page.getByText("live", { exact: true }).waitFor();
+    const height = async (): Promise<number> => (await page.locator("header.frame").boundingBox())!.height;
+    const before = await height();
+    expect(before).toBeLessThanOrEqual(width < 900 ? 100 : 50);
+    const { port } = stage.master;
+    await stage.master.stop();
+    await page.getByRole("status").getByText("connection lost").waitFor();
+    expect(await height()).toBeLessThanOrEqual(before + 1);
+    await stage.master.listen(port);
+    await page.getByText("live", { exact: true }).waitFor();
+  });
+
   it.each([390, 1600])("of %i points has no text in a drawing that is too small or too large to read", async (width) => {
     const page = await look("admin");
     await page.setViewportSize({ width, height: 1000 });

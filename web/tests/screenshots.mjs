@@ -16,7 +16,8 @@ const browser = await launch();
 // One that says in many ways that it failed before it saved anything.
 master.addExperiment({ id: "241", name: "resnet50 with a typo", labels: [] });
 master.addTrial("241", "24100", { state: "ERROR", progress: 0, steps: 0, hparams: { lr: 0.1 } });
-Object.assign(master.trials.get("24100"), { message: "rank 0 ended with code 2", restarts: 6, run_id: 6, status: "", ended: master.trials.get("24100").started + 1200, duration: 1200 });
+Object.assign(master.trials.get("24100"), { message: "rank 0 ended with code 2", restarts: 6, run_id: 6, status: "", started: master.trials.get("1").started, ended: master.trials.get("1").started + 1200, ran: 1200, duration: 1200 });
+master.refresh("241");
 master.runs.set("24100", [{ ...master.runs.get("1")[0], run_id: 6, outcome: "failed", exit_signal: null, exit_code: 2, message: "rank 0 ended with code 2" }]);
 
 master.addContinued("242", "1");

@@ -25,6 +25,8 @@ _NOT_SHOWN = {
     "config", "date", "done", "experiment_tag", "hostname", "iterations_since_restore", "node_ip", "pid",
     "time_since_restore", "timestamp", "training_iteration", "trial_id",
 }  # fmt: skip
+# What the page calls the reports.
+_GROUP = "training"
 # How long the end of an experiment waits for a master that does not answer.
 _PATIENCE = 10.0
 _RETRY = 5.0
@@ -59,13 +61,21 @@ class MasterReporter(Callback):
         token: of a user who may create experiments.
         experiment: its name, and
         id: what tells it from others of the same name.
+        metric, mode: what the page shows as the best of each trial; none without a metric.
         directory: of the experiment. A file there says of which ends the master knows, so that the next
             life of the experiment tells of the others. Without one, and on a bucket, all are taken to be
             known.
     """
 
     def __init__(
-        self, url: str, token: str, experiment: str, id: str, directory: Optional[str] = None
+        self,
+        url: str,
+        token: str,
+        experiment: str,
+        id: str,
+        directory: Optional[str] = None,
+        metric: Optional[str] = None,
+        mode: Optional[str] = None,
     ) -> None:
         local = directory is not None and not _location.is_remote(directory)
         self._told = os.path.join(_location.local_path(directory), _TOLD) if local else None
@@ -73,6 +83,13 @@ class MasterReporter(Callback):
         self._token = token
         self._experiment = experiment
         self._id = id
+        self._compared: dict[str, Any] = {}
+        if metric:
+            self._compared = {
+                "metric": metric,
+                "metric_group": _GROUP,
+                "smaller_is_better": mode != "max",
+            }
         self._mu = threading.Condition()
         self._trials: dict[str, _Shown] = {}
         self._ending: Optional[float] = None
@@ -242,6 +259,7 @@ class MasterReporter(Callback):
                     "experiment": f"{self._experiment}/{shown.name}",
                     "hparams": shown.config,
                     "attempts": _ATTEMPTS,
+                    **self._compared,
                 }
             )
             shown.sent = 0
@@ -253,7 +271,7 @@ class MasterReporter(Callback):
                     break
                 steps, values = shown.reports[shown.sent]
             try:
-                shown.client.report("training", steps, values)
+                shown.client.report(_GROUP, steps, values)
             except Invalid as error:
                 self._refused(f"report {steps} of trial {shown.name} is not shown: {error}")
             shown.sent += 1
@@ -291,7 +309,12 @@ def check_master(url: Optional[str]) -> None:
 
 
 def reporter_for(
-    url: Optional[str], experiment: str, id: str, directory: Optional[str] = None
+    url: Optional[str],
+    experiment: str,
+    id: str,
+    directory: Optional[str] = None,
+    metric: Optional[str] = None,
+    mode: Optional[str] = None,
 ) -> Optional[MasterReporter]:
     """The reporter that RunConfig(master=url) asks for, or the environment (CAIRN_MASTER with a token);
     None without either."""
@@ -300,4 +323,4 @@ def reporter_for(
     where = url or os.environ.get("CAIRN_MASTER", "")
     if not where or not token:
         return None
-    return MasterReporter(where, token, experiment, id, directory)
+    return MasterReporter(where, token, experiment, id, directory, metric, mode)

@@ -392,7 +392,9 @@ class Tuner:
                 self._tune.metric,
                 self._tune.mode,
             )
-            reporter = reporter_for(self._run.master, str(self._name), id, directory)
+            reporter = reporter_for(
+                self._run.master, str(self._name), id, directory, self._tune.metric, self._tune.mode
+            )
             if reporter is not None:
                 self._audience.callbacks.append(reporter)
             self._audience.meet(native, directory, self._run.stop, self._tune.num_samples)

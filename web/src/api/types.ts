@@ -80,6 +80,9 @@ export interface Experiment {
   created: number;
   started?: number | null;
   ended?: number | null;
+  /** Seconds of runs that are over; the rest of the duration goes on since then. */
+  ran?: number;
+  running_since?: number | null;
   duration?: number | null;
   trials: number;
   trial_states: { [state: string]: number };
@@ -115,6 +118,9 @@ export interface Trial {
   created: number;
   started?: number | null;
   ended?: number | null;
+  /** Seconds of runs that are over; the rest of the duration goes on since then. */
+  ran?: number;
+  running_since?: number | null;
   duration?: number | null;
   latest_checkpoint?: CheckpointRef | null;
   best?: Best | null;
@@ -135,7 +141,9 @@ export interface Run {
   run_id: number;
   resume_mode?: string;
   from?: CheckpointRef | null;
-  started: number;
+  submitted: number;
+  /** Left out or null: it waits for slots, or ended without any. */
+  started?: number | null;
   ready?: number | null;
   ended?: number | null;
   live: boolean;

@@ -4,7 +4,7 @@ import { useEffect, useId, useLayoutEffect, useRef, type KeyboardEvent, type Rea
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import type { Band } from "../model/bands";
-import { formatMarks, formatNumber, formatTicks, formatTime } from "../model/format";
+import { formatMarks, formatNumber, formatTicks, formatTime, roomForStep } from "../model/format";
 import { nearestValue, thin } from "../model/series";
 import { useTheme } from "./theme";
 import type { Range, View } from "./view";
@@ -16,7 +16,7 @@ export interface Line {
   /** Which colour of the palette. */
   colour: number;
   dashed?: boolean;
-  /** What lies under a smoothed curve. */
+  /** What lies under a smoothed curve, the next line. */
   faint?: boolean;
 }
 
@@ -189,7 +189,7 @@ class Drawing {
       legend: { show: false },
       cursor: { drag: { x: true, y: false, setScale: false }, points: { size: 6 } },
       scales: { x: { time, auto: false }, y: log ? { distr: 3 } : { range: (_u, min, max) => padded(min, max) } },
-      axes: [time ? { ...axis, values: (_u, ticks) => formatTicks(ticks) } : { ...axis, incrs: WHOLE_STEPS, size: 30, label: "steps", labelSize: 20, labelGap: 0, labelFont: axis.font! }, { ...axis, size: roomFor, values: (_u, ticks) => (log ? ticks.map((tick) => (tick === null ? "" : formatNumber(tick))) : formatMarks(ticks)) }],
+      axes: [time ? { ...axis, values: (_u, ticks) => formatTicks(ticks) } : { ...axis, incrs: WHOLE_STEPS, space: (_u, _axis, _min, max) => roomForStep(max), size: 30, label: "steps", labelSize: 20, labelGap: 0, labelFont: axis.font! }, { ...axis, size: roomFor, values: (_u, ticks) => (log ? ticks.map((tick) => (tick === null ? "" : formatNumber(tick))) : formatMarks(ticks)) }],
       series: [
         {},
         ...lines.map((line): uPlot.Series => {
@@ -317,7 +317,10 @@ class Drawing {
     this.props.lines.forEach((line, index) => {
       if (line.faint || nearest === null || nearest === undefined) return;
       const value = plot.data[index + 1]?.[nearest];
-      if (value !== null && value !== undefined) parts.push(`${line.label} ${formatNumber(value)}`);
+      if (value === null || value === undefined) return;
+      // What was reported goes first: a smoothed value is nobody's.
+      const reported = this.props.lines[index - 1]?.faint ? plot.data[index]?.[nearest] : undefined;
+      parts.push(typeof reported === "number" ? `${line.label} ${formatNumber(reported)} (smoothed ${formatNumber(value)})` : `${line.label} ${formatNumber(value)}`);
     });
     const band = this.props.bands.find((one) => x >= one.from && x <= one.to);
     if (band) parts.push(band.label);

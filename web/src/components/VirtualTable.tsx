@@ -7,6 +7,8 @@ import { visibleWindow } from "../model/window";
 export interface Column<T> {
   key: string;
   title: string;
+  /** What the title does not say. */
+  hint?: string;
   /** Also the name to sort by. */
   sortable?: boolean;
   numeric?: boolean;
@@ -168,7 +170,7 @@ interface HeadProps<T> {
 
 function Head<T>({ column, sort, onSort }: HeadProps<T>): ReactNode {
   if (!column.sortable || !onSort) {
-    return <th scope="col" className={cellClass(column)}>{column.title}</th>;
+    return <th scope="col" className={cellClass(column)} title={column.hint}>{column.title}</th>;
   }
   const active = sort?.key === column.key;
   const next: Order = active ? (sort.order === "asc" ? "desc" : "asc") : column.first ?? (column.numeric ? "desc" : "asc");
@@ -176,6 +178,7 @@ function Head<T>({ column, sort, onSort }: HeadProps<T>): ReactNode {
     <th
       scope="col"
       className={cellClass(column)}
+      title={column.hint}
       aria-sort={active ? (sort.order === "asc" ? "ascending" : "descending") : "none"}
     >
       <button type="button" className="sort" onClick={() => onSort(column.key, next)}>

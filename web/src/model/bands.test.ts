@@ -1,12 +1,12 @@
 import { describe, expect, it } from "vitest";
 import type { Run } from "../api/types";
-import { bandsBySteps, bandsByTime } from "./bands";
+import { bandsBySteps, bandsByTime, runLabel } from "./bands";
 import { toSeries } from "./series";
 
 const runs: Run[] = [
-  { run_id: 1, started: 100, ended: 200, live: false, outcome: "paused", resume_mode: "fresh" },
-  { run_id: 2, started: 300, ended: 350, live: false, outcome: "failed", exit_signal: 9, from: { id: "a", steps_completed: 40 }, resume_mode: "resume" },
-  { run_id: 3, started: 360, live: true, from: { id: "b", steps_completed: 50 }, resume_mode: "resume" },
+  { run_id: 1, submitted: 99, started: 100, ended: 200, live: false, outcome: "paused", resume_mode: "fresh" },
+  { run_id: 2, submitted: 299, started: 300, ended: 350, live: false, outcome: "failed", exit_signal: 9, from: { id: "a", steps_completed: 40 }, resume_mode: "resume" },
+  { run_id: 3, submitted: 359, started: 360, live: true, from: { id: "b", steps_completed: 50 }, resume_mode: "resume" },
 ];
 const at = (step: number, run: number) => ({ group: "training", steps_completed: step, run_id: run, time: 0, values: { x: 1 } });
 
@@ -32,8 +32,16 @@ describe("bands", () => {
     expect(bands[3]!.label).toBe("restarting after run 2");
   });
 
+  it("have none of a run that waits for slots, or never got any", () => {
+    const [first, second, third] = runs as [Run, Run, Run];
+    const bands = bandsByTime([first, { ...second, started: null }, { ...third, started: null, live: true }], 400);
+    expect(bands.map((band) => [band.from, band.to])).toEqual([[100, 200]]);
+    expect(runLabel({ ...third, started: null })).toBe("run 3 from step 50: waits for slots");
+    expect(bandsByTime([first, { ...second, started: null }, third], 400).map((band) => [band.from, band.to, band.kind])).toEqual([[100, 200, "run"], [200, 360, "pause"], [360, 400, "run"]]);
+  });
+
   it("of a run that continues another trial begin at 0", () => {
-    const run: Run = { run_id: 1, started: 1, live: true, resume_mode: "continue", from: { id: "z", steps_completed: 100 } };
+    const run: Run = { run_id: 1, submitted: 0, started: 1, live: true, resume_mode: "continue", from: { id: "z", steps_completed: 100 } };
     expect(bandsBySteps([run], toSeries([at(10, 1)]))[0]).toMatchObject({ from: 0, to: 10 });
   });
 });

@@ -26,7 +26,8 @@ function endOf(run: Run): string {
     case "completed":
       return "completed";
     default:
-      return run.live ? "running" : "ended";
+      if (run.live) return run.started ? "running" : "waits for slots";
+      return "ended";
   }
 }
 
@@ -72,6 +73,8 @@ export function bandsByTime(runs: Run[], now: number): Band[] {
   const bands: Band[] = [];
   let before: Run | null = null;
   for (const run of runs) {
+    // What still waits for slots, or never got any, has no place in time.
+    if (!run.started) continue;
     if (before?.ended && run.started - before.ended > 0) {
       const why = before.outcome === "paused" ? "paused" : failed(before) ? "restarting" : "not running";
       bands.push({ from: before.ended, to: run.started, kind: "pause", run: before.run_id, label: `${why} after run ${before.run_id}` });

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { allNumbers, experimentTitle, formatAge, formatBytes, formatCount, formatDuration, formatFact, formatJson, formatMarks, formatMinute, formatNumber, formatPercent, formatShape, formatTicks, numberedName, toNumber } from "./format";
+import { allNumbers, experimentTitle, formatAge, formatBytes, formatCount, formatDuration, formatFact, formatJson, formatMarks, formatMinute, formatNumber, formatPercent, formatShape, formatTicks, numberedName, ranFor, toNumber } from "./format";
 
 describe("numbers for people", () => {
   it.each([[0, "0 B"], [1023, "1023 B"], [1024, "1.00 KiB"], [10 * 2 ** 20, "10.0 MiB"], [2 ** 30 - 1, "1.00 GiB"], [null, "–"]] as const)(
@@ -9,6 +9,12 @@ describe("numbers for people", () => {
   it.each([[100, "100"], [0.123456, "0.1235"], [1e-7, "1.000e-7"], [123456789, "123456789"], [1234567.5, "1.235e+6"], ["NaN", "NaN"], [null, "–"]] as const)(
     "the metric %s is %s", (value, text) => expect(formatNumber(value)).toBe(text));
   it("groups thousands", () => expect(formatCount(1234567)).toBe("1,234,567"));
+  it("counts how long something ran up to now while it does, and not the pauses", () => {
+    expect(ranFor({ ran: 100, running_since: 5000, duration: 130 }, 5050)).toBe(150);
+    expect(ranFor({ ran: 100, running_since: null, duration: 100 }, 9000)).toBe(100);
+    expect(ranFor({ ran: 0, running_since: null, duration: null }, 9000)).toBe(null);
+    expect(ranFor({ ran: 100, running_since: 5000 }, 4990)).toBe(100); // a clock that goes wrong
+  });
   it("does not call almost done done", () => {
     expect(formatPercent(0.9999)).toBe("99 %");
     expect(formatPercent(1)).toBe("100 %");

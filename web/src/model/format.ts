@@ -43,6 +43,16 @@ export function formatDuration(seconds: number | null | undefined): string {
   return `${Math.floor(hours / 24)} d ${hours % 24} h`;
 }
 
+/** How long a trial or an experiment ran, up to now while it does. */
+export function ranFor(row: { ran?: number; running_since?: number | null; duration?: number | null }, now: number): number | null {
+  if (!row.running_since) return row.duration ?? null;
+  return (row.ran ?? 0) + Math.max(0, now - row.running_since);
+}
+
+/** What durations count, for titles. */
+export const DURATION_HINT = "How long it ran: without pauses and without waiting for slots";
+export const STARTED_HINT = "When processes of it were first started, after it got its slots";
+
 export function formatAge(time: number | null | undefined, now: number): string {
   if (time === null || time === undefined) return "–";
   const seconds = now - time;
@@ -118,6 +128,11 @@ export function formatMarks(marks: (number | null)[]): string[] {
     const fraction = (part ?? "").replace(/0+$/, "");
     return `${mark < 0 ? "-" : ""}${Number(whole) >= 10_000 ? formatCount(Number(whole)) : whole}${fraction === "" ? "" : `.${fraction}`}`;
   });
+}
+
+/** How far apart marks of an axis of steps have to be, in points, for numbers up to this one. */
+export function roomForStep(step: number): number {
+  return Math.max(50, formatCount(Math.abs(step)).length * 7.5 + 14);
 }
 
 /** What JSON cannot hold is a string there. Anything that is no number is NaN. */

@@ -94,10 +94,12 @@ export function placeLineage(lineage: { nodes: LineageNode[]; edges: (LineageEdg
     if (!lane.has(node.trial)) lane.set(node.trial, lane.size);
   }
   // What stands under the first ones has its middle there.
+  const longest = Math.max(0, ...ordered.map((node) => `step ${node.steps_completed}`.length * LETTER));
+  const apart = Math.max(COLUMN, longest + 12);
   const margin = Math.max(24, ...ordered.filter((node) => column.get(node.id) === 0).map((node) => (`step ${node.steps_completed}`.length * LETTER) / 2 + 4));
   const placed = ordered.map((node) => ({
     ...node,
-    x: margin + column.get(node.id)! * COLUMN,
+    x: margin + column.get(node.id)! * apart,
     y: TOP + lane.get(node.trial)! * LANE,
   }));
   const at = new Map(placed.map((node) => [node.id, node]));
@@ -109,7 +111,7 @@ export function placeLineage(lineage: { nodes: LineageNode[]; edges: (LineageEdg
       return { left: 0, ...edge, x1: from.x, y1: from.y, x2: to.x, y2: to.y };
     }),
     lanes: [...lane].map(([trial, index]) => ({ trial, y: TOP + index * LANE })),
-    width: margin + (Math.max(0, ...column.values()) + 1) * COLUMN,
+    width: margin + (Math.max(0, ...column.values()) + 1) * apart,
     height: TOP + (lane.size - 1) * LANE + 38,
   };
 }

@@ -74,7 +74,7 @@ export function CheckpointsTab({ experiment, trial }: Props): ReactNode {
       render: (row) => formatNumber(row.score),
     },
     { key: "bytes", title: "Bytes", sortable: true, numeric: true, render: (row) => formatBytes(row.bytes) },
-    { key: "new", title: "New bytes", sortable: true, numeric: true, render: (row) => formatBytes(row.new_bytes) },
+    { key: "new", title: "New bytes", hint: "What was written for it: files that it shares with earlier ones are left out", sortable: true, numeric: true, render: (row) => formatBytes(row.new_bytes) },
     {
       key: "kind", title: "Kind", sortable: true,
       render: (row) => (row.kind === "increment"

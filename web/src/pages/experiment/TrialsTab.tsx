@@ -2,11 +2,11 @@ import { useMemo, useState, type ReactNode } from "react";
 import { api } from "../../api/client";
 import type { Experiment, Trial } from "../../api/types";
 import { Empty, Failure, Progress, StateBadge } from "../../components/basics";
-import { navigate, useSelection } from "../../components/hooks";
+import { navigate, useNow, useSelection } from "../../components/hooks";
 import { Sparkline } from "../../components/Sparkline";
 import { usePages } from "../../components/usePages";
 import { VirtualTable, type Column } from "../../components/VirtualTable";
-import { allNumbers, formatDuration, formatJson, formatNumber } from "../../model/format";
+import { allNumbers, DURATION_HINT, formatDuration, formatJson, formatNumber, ranFor } from "../../model/format";
 import { link } from "../../model/route";
 import type { Order } from "../../model/sorting";
 import { MOST_COMPARED } from "../metrics/ComparePage";
@@ -18,6 +18,7 @@ export function TrialsTab({ experiment }: { experiment: Experiment }): ReactNode
   const metric = experiment.searcher?.metric ?? experiment.best?.metric;
   const [sort, setSort] = useState<{ key: string; order: Order }>({ key: "id", order: "asc" });
   const { selected, onSelect } = useSelection();
+  const now = useNow(5000);
   const pages = usePages<Trial>(
     `${experiment.id} ${metric} ${sort.key} ${sort.order}`,
     async (offset, limit, signal) => {
@@ -42,8 +43,8 @@ export function TrialsTab({ experiment }: { experiment: Experiment }): ReactNode
     { key: "sparkline", title: metric ?? "Curve", render: (row) => <Sparkline points={row.sparkline ?? []} label={`${metric ?? "metric"} of trial ${row.id}`} /> },
     ...shown.map((name): Column<Trial> => ({ key: `h ${name}`, title: name, numeric: numbers.has(name), render: (row) => formatJson(row.hparams[name]) })),
     { key: "steps_completed", title: "Steps", sortable: true, numeric: true, render: (row) => row.steps_completed ?? "–" },
-    { key: "duration", title: "Duration", sortable: true, numeric: true, render: (row) => formatDuration(row.duration) },
-  ], [metric, shown.join("\n"), [...numbers].join("\n"), experiment.best?.trial, experiment.searcher?.smaller_is_better]);
+    { key: "duration", title: "Duration", hint: DURATION_HINT, sortable: true, numeric: true, render: (row) => formatDuration(ranFor(row, now)) },
+  ], [metric, shown.join("\n"), [...numbers].join("\n"), experiment.best?.trial, experiment.searcher?.smaller_is_better, now]);
 
   if (pages.error && pages.total === undefined) return <Failure error={pages.error} retry={pages.reload} />;
   return (

@@ -8,10 +8,10 @@ import { navigate, useNow, useRoute, useSettled, useTitle } from "../../componen
 import { useMay, UserContext } from "../../components/session";
 import { usePages } from "../../components/usePages";
 import { VirtualTable, type Column } from "../../components/VirtualTable";
-import { formatBytes, formatCount, formatDuration, formatMinute, formatNumber, formatTime, numberedName } from "../../model/format";
+import { DURATION_HINT, formatBytes, formatCount, formatDuration, formatMinute, formatNumber, formatTime, numberedName, ranFor, STARTED_HINT } from "../../model/format";
 import { link } from "../../model/route";
 import type { Order } from "../../model/sorting";
-import { ACTION_LABELS, allowedForTrials, hasEnded, isLive, STATES } from "../../model/states";
+import { ACTION_LABELS, allowedForTrials, hasEnded, STATES } from "../../model/states";
 import { MOST_COMPARED } from "../metrics/ComparePage";
 
 function columns(now: number): Column<Experiment>[] {
@@ -36,10 +36,10 @@ function columns(now: number): Column<Experiment>[] {
     },
     { key: "checkpoint_bytes", title: "Checkpoints", sortable: true, numeric: true, render: (row) => formatBytes(row.checkpoint_bytes) },
     { key: "owner", title: "Owner", sortable: true, render: (row) => row.owner },
-    { key: "started", title: "Started", sortable: true, render: (row) => <span title={formatTime(row.started)}>{formatMinute(row.started)}</span> },
+    { key: "started", title: "Started", hint: STARTED_HINT, sortable: true, render: (row) => <span title={formatTime(row.started)}>{formatMinute(row.started)}</span> },
     {
-      key: "duration", title: "Duration", sortable: true, numeric: true,
-      render: (row) => formatDuration(row.started && !row.ended && isLive(row.state) ? now - row.started : row.duration),
+      key: "duration", title: "Duration", hint: `${DURATION_HINT}; trials side by side count once`, sortable: true, numeric: true,
+      render: (row) => formatDuration(ranFor(row, now)),
     },
   ];
 }

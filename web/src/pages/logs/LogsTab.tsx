@@ -11,6 +11,7 @@ import { say } from "../../components/Toasts";
 import { formatClock, formatTime } from "../../model/format";
 import { mergeLines, plainText } from "../../model/logs";
 import { link } from "../../model/route";
+import { hasEnded } from "../../model/states";
 import { visibleWindow } from "../../model/window";
 
 const ROW = 20;
@@ -142,17 +143,30 @@ function toError(caught: unknown): ApiError {
 export function LogsTab({ trial, base }: { trial: Trial; base: (string | number)[] }): ReactNode {
   const { query } = useRoute();
   const line = Number(query.get("line")) || null;
-  const [level, setLevel] = useState("");
-  const [rank, setRank] = useState("");
-  const [text, setText] = useState("");
-  const search = useSettled(text, 250);
+  // The address says what is shown: Back from elsewhere, and whoever it is sent to, finds the same lines.
+  const level = query.get("level") ?? "";
+  const rank = query.get("rank") ?? "";
+  const search = query.get("search") ?? "";
+  const [text, setText] = useState(search);
+  const settled = useSettled(text, 250);
+  const go = (change: Query): void => navigate(link(base, { level, rank, search, line: line ?? undefined, ...change }), true);
+  const written = useRef(search);
+  useEffect(() => {
+    if (settled === search) return;
+    written.current = settled;
+    go({ search: settled });
+  }, [settled]);
+  useEffect(() => {
+    if (search !== written.current) setText(search); // by a link, or Back
+    written.current = search;
+  }, [search]);
   const filters: Query = { level: (level || undefined) as Level | undefined, rank: rank === "" ? undefined : Number(rank), search: search || undefined };
   const [atEnd, setAtEnd] = useState(line === null);
   const [state, readOlder, again] = useLog(trial, filters, line, true);
   const ranks = Array.from({ length: Math.min(1024, Math.max(1, trial.world_size ?? 1)) }, (_, i): [string, string] => [String(i), `rank ${i}`]);
   const stayAtEnd = (on: boolean): void => {
     setAtEnd(on);
-    if (on && line !== null) navigate(link(base), true);
+    if (on && line !== null) go({ line: undefined });
   };
   const filtered = level !== "" || rank !== "" || search !== "";
 
@@ -160,8 +174,8 @@ export function LogsTab({ trial, base }: { trial: Trial; base: (string | number)
     <>
       <div className="toolbar" role="search">
         <input type="search" aria-label="Lines that contain" placeholder="Text" value={text} onChange={(event) => setText(event.target.value)} />
-        <Choice label="Level" value={level} options={LEVELS} onChange={setLevel} />
-        <Choice label="Rank" value={rank} options={[["", "all"], ...ranks]} onChange={setRank} />
+        <Choice label="Level" value={level} options={LEVELS} onChange={(value) => go({ level: value })} />
+        <Choice label="Rank" value={rank} options={[["", "all"], ...ranks]} onChange={(value) => go({ rank: value })} />
         <label className="check"><input type="checkbox" checked={atEnd} onChange={(event) => stayAtEnd(event.target.checked)} /> Stay at the end</label>
         <span className="faint" role="status">
           {state.error && state.lines.length > 0 ? "connection lost, trying again" : state.searching ? "searching older lines" : state.following ? "live" : state.ended ? "all lines are here" : ""}
@@ -170,11 +184,13 @@ export function LogsTab({ trial, base }: { trial: Trial; base: (string | number)
       {state.error && state.lines.length === 0 ? <Failure error={state.error} retry={again} />
         : state.ready && state.lines.length === 0
           ? (filtered
-            ? <Empty title="No line passes the filters."><button type="button" onClick={() => { setText(""); setLevel(""); setRank(""); }}>Show all lines</button></Empty>
+            ? <Empty title="No line passes the filters."><button type="button" onClick={() => { setText(""); go({ level: "", rank: "", search: "" }); }}>Show all lines</button></Empty>
             : trial.detached
               ? <Empty title="It has sent no lines.">Somebody started it by hand: what it writes to its standard output and error is sent here once it has joined, unless it was told not to (send_output).</Empty>
-              : <Empty title="Nothing was written yet." command={`cairn trial logs ${trial.id} -f`}>Lines appear here as they are written. The same in a terminal:</Empty>)
-          : <LogLines lines={state.lines} marked={line} atEnd={atEnd} setAtEnd={setAtEnd} readOlder={readOlder} base={base} />}
+              : hasEnded(trial.state)
+                ? <Empty title="Nothing was written.">It has ended, and no process of it wrote to its standard output or error.</Empty>
+                : <Empty title="Nothing was written yet." command={`cairn trial logs ${trial.id} -f`}>Lines appear here as they are written. The same in a terminal:</Empty>)
+          : <LogLines lines={state.lines} marked={line} atEnd={atEnd} setAtEnd={setAtEnd} readOlder={readOlder} base={base} onMark={(id) => go({ line: id })} />}
     </>
   );
 }
@@ -186,9 +202,10 @@ interface LinesProps {
   setAtEnd: (value: boolean) => void;
   readOlder: () => void;
   base: (string | number)[];
+  onMark: (id: number) => void;
 }
 
-function LogLines({ lines, marked, atEnd, setAtEnd, readOlder, base }: LinesProps): ReactNode {
+function LogLines({ lines, marked, atEnd, setAtEnd, readOlder, base, onMark }: LinesProps): ReactNode {
   const box = useRef<HTMLDivElement>(null);
   const [view, setView] = useState({ scroll: 0, height: 600 });
   const first = lines[0]?.id;
@@ -234,7 +251,8 @@ function LogLines({ lines, marked, atEnd, setAtEnd, readOlder, base }: LinesProp
 
   const { first: from, end } = visibleWindow(view.scroll, view.height, ROW, lines.length, 20);
   const copy = (id: number): void => {
-    navigate(link(base, { line: id }), true);
+    onMark(id);
+    // Whoever gets it sees the line among all others.
     const address = `${window.location.origin}${window.location.pathname}${link(base, { line: id })}`;
     navigator.clipboard?.writeText(address).then(() => say(`The link to line ${id} was copied.`), () => say(`Line ${id} is in the address.`));
   };

@@ -5,17 +5,18 @@ import { Command, Empty, Facts, Failure, PathText, Waiting } from "../../compone
 import { useNow, useResource } from "../../components/hooks";
 import { useMay } from "../../components/session";
 import { runLabel } from "../../model/bands";
-import { formatBytes, formatCount, formatDuration, formatJson, formatNumber, formatTime } from "../../model/format";
+import { DURATION_HINT, formatBytes, formatCount, formatDuration, formatJson, formatNumber, formatTime, ranFor, STARTED_HINT } from "../../model/format";
 import { link } from "../../model/route";
 import { eachLeaf } from "../../model/series";
-import { hasEnded, isLive } from "../../model/states";
+import { hasEnded } from "../../model/states";
 import { NotesPanel } from "../experiment/NotesPanel";
 
 export function OverviewTab({ experiment, trial }: { experiment: Experiment; trial: Trial }): ReactNode {
   const now = useNow(1000);
-  const running = isLive(trial.state) && trial.started ? now - trial.started : trial.duration;
   const latest = trial.latest_checkpoint;
   const may = useMay("user");
+  // Of one among many the experiment's commands would take another: the best.
+  const about = (verb: string): string => (experiment.trial === trial.id ? `cairn experiment ${verb} ${experiment.id}` : `cairn trial ${verb} ${trial.id}`);
   const logs = `cairn trial logs ${trial.id}${hasEnded(trial.state) ? "" : " -f"}`;
   return (
     <div className="panels">
@@ -30,9 +31,9 @@ export function OverviewTab({ experiment, trial }: { experiment: Experiment; tri
             ["Restarts", `${Math.min(trial.restarts, trial.max_restarts)} of ${trial.max_restarts}`],
             ["Ranks", formatJson(trial.world_size ?? null)],
             ["Created", formatTime(trial.created)],
-            ["Started", formatTime(trial.started)],
+            ["Started", <span key="s" title={STARTED_HINT}>{formatTime(trial.started)}</span>],
             ["Ended", formatTime(trial.ended)],
-            ["Duration", formatDuration(running)],
+            ["Duration", <span key="d" title={DURATION_HINT}>{formatDuration(ranFor(trial, now))}</span>],
             ["Owner", experiment.owner],
             ["Latest checkpoint", latest ? <a href={link(["checkpoints", latest.id])}>step {latest.steps_completed}</a> : hasEnded(trial.state) ? "none" : "none yet"],
             ["Checkpoints", `${formatCount(trial.checkpoints)}, ${formatBytes(trial.checkpoint_bytes)}`],
@@ -66,8 +67,8 @@ export function OverviewTab({ experiment, trial }: { experiment: Experiment; tri
       <section className="panel" aria-labelledby="cli">
         <h2 id="cli">On the command line</h2>
         <p><Command text={logs} /></p>
-        <p><Command text={`cairn experiment checkpoints ${experiment.id}`} /></p>
-        {may && latest && !trial.detached && <p><Command text={`cairn experiment continue ${experiment.id} --new`} /></p>}
+        <p><Command text={about("checkpoints")} /></p>
+        {may && latest && !trial.detached && <p><Command text={`${about("continue")} --new`} /></p>}
       </section>
     </div>
   );
@@ -101,7 +102,7 @@ function RunLine({ run }: { run: Run }): ReactNode {
   return (
     <>
       {runLabel(run)}
-      <span className="faint"> · <span className="nowrap">{formatTime(run.started)}</span>{run.ended ? `, ${formatDuration(run.ended - run.started)}` : ""}{run.host ? ` on ${run.host}` : ""}</span>
+      <span className="faint"> · <span className="nowrap">{run.started ? formatTime(run.started) : `asked for ${formatTime(run.submitted)}`}</span>{run.started && run.ended ? `, ${formatDuration(run.ended - run.started)}` : ""}{run.host ? ` on ${run.host}` : ""}</span>
       {run.message && <div className="faint">{run.message}</div>}
     </>
   );
