@@ -204,7 +204,7 @@ def _numpy_source(value: np.ndarray, name: str) -> Source:
     identity = (address, value.strides, shape, dtype)
     owner = value
     if not kind.native:
-        value = value.astype(dtype.newbyteorder("="))
+        value = value.astype(dtype.newbyteorder("="), order="C")  # as it is stored, whatever view it was
         address = value.__array_interface__["data"][0]
     elif not value.flags.c_contiguous:
         value = np.ascontiguousarray(value)

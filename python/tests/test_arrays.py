@@ -146,6 +146,14 @@ def test_big_endian_arrays_keep_their_order(round_trip, directory, dtype):
     assert_same({"a": a}, given)
 
 
+@pytest.mark.parametrize("dtype", [">i4", ">f8", ">c16", ">M8[s]"])
+@pytest.mark.parametrize("view", [np.transpose, np.asfortranarray, lambda a: a[::-1], lambda a: a[:, ::2]])
+def test_views_of_big_endian_arrays_are_stored_by_value(round_trip, dtype, view):
+    array = view(np.arange(12).reshape(3, 4).astype(dtype))
+    state = {"a": array, "number": array[0, 0:1].reshape(())}
+    assert_same(state, round_trip(state))
+
+
 def test_a_native_target_takes_big_endian_values(directory):
     with cairn.CheckpointManager(directory) as m:
         m.save(0, {"a": np.arange(4).astype(">i8")}, blocking=True)
