@@ -73,6 +73,12 @@ def torch_or_none() -> Any:
     return sys.modules.get("torch")
 
 
+def torch_tensors() -> Tuple[Any, Any]:
+    """How the native module looks at tensors: (torch.Tensor, plain_torch), or nothing without torch."""
+    tensor_type = getattr(torch_or_none(), "Tensor", None)
+    return tensor_type, None if tensor_type is None else plain_torch
+
+
 def is_torch(value: Any) -> bool:
     torch = torch_or_none()
     return torch is not None and isinstance(value, torch.Tensor)
@@ -204,7 +210,7 @@ def _numpy_source(value: np.ndarray, name: str) -> Source:
     identity = (address, value.strides, shape, dtype)
     owner = value
     if not kind.native:
-        value = value.astype(dtype.newbyteorder("="))
+        value = value.astype(dtype.newbyteorder("="), order="C")
         address = value.__array_interface__["data"][0]
     elif not value.flags.c_contiguous:
         value = np.ascontiguousarray(value)
@@ -216,6 +222,34 @@ def _numpy_source(value: np.ndarray, name: str) -> Source:
 
 def _torch_dtype_name(dtype: Any) -> str:
     return str(dtype)[len("torch.") :]
+
+
+@functools.lru_cache(maxsize=256)
+def _torch_stored(dtype: Any) -> Optional[str]:
+    """The dtype in the file; None where more is to be said of the array, or it cannot be stored."""
+    return _STORED.get(_torch_dtype_name(dtype))
+
+
+def plain_torch(value: Any) -> Optional[Tuple[str, Tuple[int, ...], int, bool, bool, Any]]:
+    """(dtype in the file, shape, address, whether it requires gradients, whether it is a parameter,
+    who owns the memory) of a tensor whose memory is what a file holds; None for any other. Called for
+    each tensor of a state: what it costs, a training with many small tensors waits for."""
+    torch = sys.modules["torch"]
+    kind = type(value)
+    parameter = kind is torch.nn.Parameter
+    if not parameter and kind is not torch.Tensor:
+        # Subclasses may have no memory, or more than one, or not made it yet.
+        if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ or is_lazy(value):
+            return None
+        parameter = isinstance(value, torch.nn.Parameter)
+    if value.layout is not torch.strided or not value.is_cpu or value.is_nested:
+        return None
+    stored = _torch_stored(value.dtype)
+    if stored is None or value.is_neg() or not value.is_contiguous():
+        return None
+    # A tensor of its own, since the memory of a parameter may be exchanged (.data = …).
+    keep = value.detach()
+    return stored, value.shape, keep.data_ptr(), value.requires_grad, parameter, keep
 
 
 def _torch_source(value: Any, name: str) -> Source:

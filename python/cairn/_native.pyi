@@ -16,6 +16,7 @@ _Described = tuple[
 ]
 # (info, {name: content of a state file}) → {"into": [_Described] or MatchedState, "allocate": bool,
 # "allocate_names": {names}, "strict": bool, "rename": {stored: wanted}, "skip": {names}}
+_PlainTorch = Callable[[Any], Optional[tuple[str, tuple[int, ...], int, bool, bool, Any]]]
 _Prepare = Callable[[dict[str, Any], dict[str, bytes]], dict[str, Any]]
 
 class StateEncoder:
@@ -27,6 +28,8 @@ class StateEncoder:
         state: Any,
         other: Callable[[Any, str, int], Union[str, tuple[str, Any, str]]],
         key: Callable[[Any, str], str],
+        tensor_type: Optional[type],
+        tensor: Optional[_PlainTorch],
     ) -> str: ...
     def unique_name(self, path: str, /) -> str: ...
     def group_of(self, path: str, /) -> str: ...
@@ -43,7 +46,12 @@ class MatchedState:
     def count(self) -> int: ...
     def put_values(self) -> None: ...
 
-def match_state(text: bytes, given: Any) -> Optional[MatchedState]: ...
+def match_state(
+    text: bytes,
+    given: Any,
+    tensor_type: Optional[type] = None,
+    tensor: Optional[_PlainTorch] = None,
+) -> Optional[MatchedState]: ...
 
 class Handle:
     def wait(self) -> dict[str, Any]: ...

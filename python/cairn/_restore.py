@@ -120,7 +120,7 @@ class Restore:
         text = state_files.get(STATE_FILE, b"")
         self.alike = self.plan = self.flat = None
         if self._state is not None and not self._rename and not self._skip:
-            self.alike = _native.match_state(text, self._state)
+            self.alike = _native.match_state(text, self._state, *_arrays.torch_tensors())
         if self.alike is not None:
             return _asking(self.alike)
         if not _tree.Stored.is_one(text):

@@ -240,7 +240,7 @@ class _Encoder:
         )
 
     def encode(self, value: Any) -> str:
-        return self.native.encode(value, self._other, self._key)
+        return self.native.encode(value, self._other, self._key, *_arrays.torch_tensors())
 
     def _other(self, value: Any, path: str, depth: int) -> _Answer:
         if _arrays.is_torch(value):

@@ -79,27 +79,6 @@ Value ToValueAt(nb::handle object, const std::string& where, int depth) {
                           " cannot be stored here; numbers, str, bool, None, lists and dicts can");
 }
 
-std::vector<std::uint64_t> ToDims(nb::handle tuple) {
-  std::vector<std::uint64_t> dims;
-  const Py_ssize_t count = PyTuple_Size(tuple.ptr());
-  if (count < 0) throw nb::python_error();
-  dims.reserve(static_cast<std::size_t>(count));
-  for (Py_ssize_t i = 0; i < count; ++i) {
-    const unsigned long long dim = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(tuple.ptr(), i));
-    if (dim == ~0ULL && PyErr_Occurred() != nullptr) throw nb::python_error();
-    dims.push_back(dim);
-  }
-  return dims;
-}
-
-DType ToDType(nb::handle name) {
-  const char* text = PyUnicode_AsUTF8(name.ptr());
-  if (text == nullptr) throw nb::python_error();
-  const auto dtype = DTypeFromName(text);
-  if (!dtype) RaiseInvalid(text, "not a dtype of safetensors");
-  return *dtype;
-}
-
 TensorGroup ToGroup(nb::handle name) {
   const auto text = nb::cast<std::string>(name);
   if (text == "model") return TensorGroup::kModel;
@@ -133,6 +112,27 @@ AnyTensor FromTuple(nb::handle tuple) {
 }
 
 }  // namespace
+
+std::vector<std::uint64_t> ToDims(nb::handle tuple) {
+  std::vector<std::uint64_t> dims;
+  const Py_ssize_t count = PyTuple_Size(tuple.ptr());
+  if (count < 0) throw nb::python_error();
+  dims.reserve(static_cast<std::size_t>(count));
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    const unsigned long long dim = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(tuple.ptr(), i));
+    if (dim == ~0ULL && PyErr_Occurred() != nullptr) throw nb::python_error();
+    dims.push_back(dim);
+  }
+  return dims;
+}
+
+DType ToDType(nb::handle name) {
+  const char* text = PyUnicode_AsUTF8(name.ptr());
+  if (text == nullptr) throw nb::python_error();
+  const auto dtype = DTypeFromName(text);
+  if (!dtype) RaiseInvalid(text, "not a dtype of safetensors");
+  return *dtype;
+}
 
 Value ToValue(nb::handle object, const std::string& where) { return ToValueAt(object, where, 0); }
 

@@ -2,6 +2,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,11 @@ namespace cairn::python {
 /// cairn.Invalid, naming the place (`where`), for anything else and for integers over 64 bits.
 Value ToValue(nanobind::handle object, const std::string& where);
 nanobind::object FromValue(const Value& value);
+
+/// "F32", …; raises cairn.Invalid for another word.
+DType ToDType(nanobind::handle name);
+/// A tuple of numbers that are not negative.
+std::vector<std::uint64_t> ToDims(nanobind::handle tuple);
 
 /// A tensor as the Python side describes it:
 /// (name, dtype, shape, address, global_shape | None, offset | None, replicated, group).

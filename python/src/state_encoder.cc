@@ -23,6 +23,7 @@ namespace {
 
 constexpr int kMaxDepth = 200;
 constexpr long long kSafeInteger = 1LL << 53;
+constexpr std::size_t kNone = ~std::size_t{0};
 
 [[noreturn]] void Invalid(const std::string& message) { Raise(InvalidArgumentError(message)); }
 
@@ -57,9 +58,10 @@ StateEncoder::StateEncoder(StateLayout layout)
       arrays_(&NumpyArrays::OfThisProcess()) {}
 
 std::string StateEncoder::Encode(nb::handle state, const nb::callable& other,
-                                 const nb::callable& key) {
+                                 const nb::callable& key, const TorchTensors& torch) {
   other_ = other;
   key_ = key;
+  torch_ = &torch;
   json_ = R"({"cairn_state":1,"state":)";
   Node(state, 0);
   json_ += '}';
@@ -73,6 +75,8 @@ void StateEncoder::Node(nb::handle value, int depth) {
   if (Plain(p)) return;
   if (arrays_->IsArray(value)) {
     if (!Array(value)) Other(value, depth);
+  } else if (torch_->IsTensor(value)) {
+    if (!TorchTensor(value)) Other(value, depth);
   } else if (PyDict_CheckExact(p) || PyList_CheckExact(p) || PyTuple_CheckExact(p) ||
              value.type().is(ordered_dict_)) {
     Container(value, depth);
@@ -155,6 +159,12 @@ void StateEncoder::Child(std::string_view key, nb::handle value, int depth) {
   path_.resize(length);
 }
 
+void StateEncoder::Expect(std::size_t count) {
+  if (count < 64) return;  // grown for nothing, should they be no arrays
+  names_.reserve(names_.size() + count);
+  by_memory_.reserve(by_memory_.size() + count);
+}
+
 void StateEncoder::Dict(nb::handle value, int depth) {
   const bool ordered = !PyDict_CheckExact(value.ptr());
   // A copy of the pairs: what `other` calls may change the dict.
@@ -167,6 +177,7 @@ void StateEncoder::Dict(nb::handle value, int depth) {
       return;
     }
   }
+  Expect(static_cast<std::size_t>(count));
   json_ += ordered ? R"({"odict":{)" : R"({"dict":{)";
   for (Py_ssize_t i = 0; i < count; ++i) {
     PyObject* const pair = PyList_GET_ITEM(items.ptr(), i);
@@ -226,70 +237,97 @@ void StateEncoder::Other(nb::handle value, int depth) {
 bool StateEncoder::Array(nb::handle value) {
   PlainArray array;
   if (!arrays_->Describe(value, &array)) return false;
-  Stored leaf;
-  leaf.dtype = array.dtype;
-  leaf.shape.assign(array.shape.begin(), array.shape.end());
-  leaf.group = GroupOf(path_);
-  if (array.bytes > 0) {  // tied: the same memory, seen the same way, is stored once
-    const auto [first, last] = by_memory_.equal_range(array.data);
-    for (auto it = first; it != last; ++it) {
-      const Stored& other = it->second;
-      if (other.dtype == leaf.dtype && other.shape == leaf.shape && other.group == leaf.group) {
-        ArrayLeaf(other);
-        return true;
-      }
-    }
-  }
-  leaf.name = UniqueName(TensorName(path_, leaf.group));
-  ArrayLeaf(leaf);
-  const bool written_here = !layout_.common || layout_.rank == 0 || leaf.group == "state";
-  if (written_here) {
-    Tensor tensor;
-    tensor.name = leaf.name;
-    tensor.dtype = leaf.dtype;
-    tensor.shape = leaf.shape;
-    tensor.data = array.data;
-    tensor.group = leaf.group == "state" ? TensorGroup::kState : TensorGroup::kModel;
-    tensors_.push_back(std::move(tensor));
-    bytes_ += array.bytes;
-  }
-  // Also when others write it: memory that was given back would be the next array's, and tie the
-  // two.
-  keep_.append(value);
-  if (array.bytes > 0) by_memory_.emplace(array.data, std::move(leaf));
+  Tensor tensor;
+  tensor.dtype = array.dtype;
+  tensor.shape.assign(array.shape.begin(), array.shape.end());
+  tensor.data = array.data;
+  AddArray(std::move(tensor), false, array.bytes, value, {});
   return true;
 }
 
-void StateEncoder::ArrayLeaf(const Stored& stored) {
-  json_ += R"({"tensor":{"name":)";
-  AppendJsonString(stored.name, &json_);
-  json_ += R"(,"dtype":")";
-  json_ += DTypeName(stored.dtype);
-  json_ += R"(","shape":[)";
-  for (std::size_t i = 0; i < stored.shape.size(); ++i) {
-    if (i > 0) json_ += ',';
-    json_ += std::to_string(stored.shape[i]);
+bool StateEncoder::TorchTensor(nb::handle value) {
+  PlainTensor plain;
+  if (!torch_->Describe(value, &plain)) return false;
+  Tensor tensor;
+  tensor.dtype = plain.dtype;
+  tensor.shape = std::move(plain.shape);
+  tensor.data = plain.data;
+  std::string note;
+  if (plain.requires_grad) note += R"(,"requires_grad":true)";
+  if (plain.parameter) note += R"(,"parameter":true)";
+  AddArray(std::move(tensor), true, plain.bytes, plain.keep, note);
+  return true;
+}
+
+const Tensor* StateEncoder::Tied(const Tensor& tensor, bool torch) const {
+  const auto found = by_memory_.find(tensor.data);
+  if (found == by_memory_.end()) return nullptr;
+  for (std::size_t i = found->second; i != kNone; i = seen_[i].before) {
+    const Seen& seen = seen_[i];
+    const Tensor& other = seen.written_here ? tensors_[seen.index] : of_others_[seen.index];
+    if (other.dtype == tensor.dtype && other.shape == tensor.shape && other.group == tensor.group &&
+        seen.torch == torch) {
+      return &other;
+    }
   }
-  json_ += R"(],"kind":"numpy")";
-  if (stored.group == "state") json_ += R"(,"group":"state")";
+  return nullptr;
+}
+
+void StateEncoder::AddArray(Tensor tensor, bool torch, std::uint64_t bytes, nb::handle keep,
+                            std::string_view note) {
+  tensor.group = GroupOf(path_);
+  if (const Tensor* tied = bytes > 0 ? Tied(tensor, torch) : nullptr) {
+    ArrayLeaf(*tied, torch, note);
+    return;
+  }
+  tensor.name = UniqueName(TensorName(path_, tensor.group));
+  ArrayLeaf(tensor, torch, note);
+  const bool here = !layout_.common || layout_.rank == 0 || tensor.group == TensorGroup::kState;
+  std::vector<Tensor>& all = here ? tensors_ : of_others_;
+  if (here) bytes_ += bytes;
+  // Also when others write it: memory that was given back would be the next array's, and tie the
+  // two.
+  keep_.append(keep);
+  if (bytes > 0) {
+    const auto [it, fresh] = by_memory_.try_emplace(tensor.data, seen_.size());
+    seen_.push_back({all.size(), here, torch, fresh ? kNone : it->second});
+    it->second = seen_.size() - 1;
+  }
+  all.push_back(std::move(tensor));
+}
+
+void StateEncoder::ArrayLeaf(const Tensor& tensor, bool torch, std::string_view note) {
+  json_ += R"({"tensor":{"name":)";
+  AppendJsonString(tensor.name, &json_);
+  json_ += R"(,"dtype":")";
+  json_ += DTypeName(tensor.dtype);
+  json_ += R"(","shape":[)";
+  for (std::size_t i = 0; i < tensor.shape.size(); ++i) {
+    if (i > 0) json_ += ',';
+    json_ += std::to_string(tensor.shape[i]);
+  }
+  json_ += torch ? R"(],"kind":"torch")" : R"(],"kind":"numpy")";
+  if (tensor.group == TensorGroup::kState) json_ += R"(,"group":"state")";
+  json_ += note;
   json_ += "}}";
 }
 
-std::string StateEncoder::UniqueName(std::string_view path) {
-  std::string name(path.empty() ? "value" : path);
+std::string StateEncoder::UniqueName(std::string name) {
+  const std::string base = name;
+  if (name.empty()) name = "value";
   for (int number = 2; !names_.insert(name).second; ++number) {
-    name = std::string(path) + "~" + std::to_string(number);
+    name = base + "~" + std::to_string(number);
   }
   return name;
 }
 
-const char* StateEncoder::GroupOf(std::string_view path) const {
-  if (IsBelow(path, layout_.own)) return "state";
-  return layout_.rank > 0 && !layout_.common ? "state" : "model";
+TensorGroup StateEncoder::GroupOf(std::string_view path) const {
+  if (IsBelow(path, layout_.own)) return TensorGroup::kState;
+  return layout_.rank > 0 && !layout_.common ? TensorGroup::kState : TensorGroup::kModel;
 }
 
-std::string StateEncoder::TensorName(std::string_view path, std::string_view group) const {
-  if (group == "state" && !IsBelow(path, layout_.own)) {
+std::string StateEncoder::TensorName(std::string_view path, TensorGroup group) const {
+  if (group == TensorGroup::kState && !IsBelow(path, layout_.own)) {
     return layout_.participant + "/" + std::string(path);  // rank 0 has one of this name
   }
   const std::string& plain = layout_.plain;
@@ -332,11 +370,24 @@ void DefineStateEncoder(nb::module_& module) {
           },
           nb::kw_only(), nb::arg("rank"), nb::arg("participant"), nb::arg("own"), nb::arg("common"),
           nb::arg("plain"))
-      .def("encode", &StateEncoder::Encode, nb::arg("state").none(), nb::arg("other"),
-           nb::arg("key"))
+      .def(
+          "encode",
+          [](StateEncoder& self, nb::handle state, const nb::callable& other,
+             const nb::callable& key, nb::handle tensor_type, nb::handle tensor) {
+            return self.Encode(state, other, key, TorchTensors(tensor_type, tensor));
+          },
+          nb::arg("state").none(), nb::arg("other"), nb::arg("key"), nb::arg("tensor_type").none(),
+          nb::arg("tensor").none())
       .def("unique_name", &StateEncoder::UniqueName)
-      .def("group_of", &StateEncoder::GroupOf)
-      .def("tensor_name", &StateEncoder::TensorName)
+      .def("group_of",
+           [](const StateEncoder& self, std::string_view path) {
+             return self.GroupOf(path) == TensorGroup::kState ? "state" : "model";
+           })
+      .def("tensor_name",
+           [](const StateEncoder& self, std::string_view path, std::string_view group) {
+             return self.TensorName(path,
+                                    group == "state" ? TensorGroup::kState : TensorGroup::kModel);
+           })
       .def("add", &StateEncoder::Add)
       .def("digest", &StateEncoder::Digest)
       .def_prop_ro("keep", &StateEncoder::keep)

@@ -2,6 +2,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -12,6 +13,7 @@
 #include <cairn/checkpoint_manager.h>
 
 #include "src/numpy_arrays.h"
+#include "src/torch_tensors.h"
 
 namespace cairn::python {
 
@@ -25,8 +27,8 @@ struct StateLayout {
 };
 
 /// Walks a nested Python state once: arrays become described tensors, all else JSON (state.json,
-/// docs/format/state.md). Containers, plain values and plain NumPy arrays are done here; for
-/// anything else Python is asked. For one state; needs the GIL.
+/// docs/format/state.md). Containers, plain values, plain NumPy arrays and plain tensors of torch
+/// are done here; for anything else Python is asked. For one state; needs the GIL.
 class StateEncoder {
  public:
   explicit StateEncoder(StateLayout layout);
@@ -35,14 +37,14 @@ class StateEncoder {
   /// `other(value, path, depth)` gives JSON text, or a tuple (text before, value, text after) with
   /// a value to walk instead; `key(key, path)` gives the JSON text of a dict's key that is no str.
   std::string Encode(nanobind::handle state, const nanobind::callable& other,
-                     const nanobind::callable& key);
+                     const nanobind::callable& key, const TorchTensors& torch);
 
   // For `other`.
-  /// A name that no tensor has yet. Raises cairn.Invalid when `path` is no valid unicode.
-  std::string UniqueName(std::string_view path);
-  /// "model" or "state": which file an array at this path belongs into.
-  const char* GroupOf(std::string_view path) const;
-  std::string TensorName(std::string_view path, std::string_view group) const;
+  /// A name that no tensor has yet. Raises cairn.Invalid when it is no valid unicode.
+  std::string UniqueName(std::string name);
+  /// Which file an array at this path belongs into.
+  TensorGroup GroupOf(std::string_view path) const;
+  std::string TensorName(std::string_view path, TensorGroup group) const;
   /// A tensor as ToTensors wants it; `keep` owns its memory.
   void Add(nanobind::handle described, nanobind::handle keep, std::uint64_t bytes);
 
@@ -54,11 +56,13 @@ class StateEncoder {
   std::string Digest() const;
 
  private:
-  struct Stored {
-    DType dtype;
-    std::vector<std::uint64_t> shape;
-    std::string group;
-    std::string name;
+  /// An array that was described: where its Tensor stands, and the one described before that has
+  /// the same memory.
+  struct Seen {
+    std::size_t index;
+    bool written_here;
+    bool torch;  // else NumPy
+    std::size_t before;
   };
 
   void Node(nanobind::handle value, int depth);
@@ -67,11 +71,20 @@ class StateEncoder {
   void Float(double value);
   void Container(nanobind::handle value, int depth);
   void Dict(nanobind::handle value, int depth);
+  /// So many values come next, which may be arrays.
+  void Expect(std::size_t count);
   void ItemsOfDict(const nanobind::object& items, const char* tag, int depth);
   void Sequence(nanobind::handle value, int depth);
   void Other(nanobind::handle value, int depth);
   bool Array(nanobind::handle value);
-  void ArrayLeaf(const Stored& stored);
+  bool TorchTensor(nanobind::handle value);
+  /// An array of either kind, at the place where we are: its dtype, shape and data are known.
+  /// `keep` owns its memory; `note` is what the file does not say of it, as JSON members.
+  void AddArray(Tensor tensor, bool torch, std::uint64_t bytes, nanobind::handle keep,
+                std::string_view note);
+  /// The array that is stored already, as this one: the same memory, seen the same way.
+  const Tensor* Tied(const Tensor& tensor, bool torch) const;
+  void ArrayLeaf(const Tensor& tensor, bool torch, std::string_view note);
   /// Walks `value` with `key` added to the path.
   void Child(std::string_view key, nanobind::handle value, int depth);
   std::string Place() const;
@@ -79,14 +92,17 @@ class StateEncoder {
   const StateLayout layout_;
   nanobind::handle other_;  // while Encode runs: to own them would make a cycle
   nanobind::handle key_;
+  const TorchTensors* torch_ = nullptr;
   const nanobind::object ordered_dict_;
   NumpyArrays* const arrays_;  // of the process
   std::string json_;
   std::string path_;
   std::vector<PyObject*> open_;  // containers around the place where we are
   std::unordered_set<std::string> names_{"__metadata__"};
-  std::unordered_multimap<const void*, Stored> by_memory_;  // for tied arrays
   std::vector<Tensor> tensors_;
+  std::vector<Tensor> of_others_;  // arrays that another participant writes
+  std::vector<Seen> seen_;
+  std::unordered_map<const void*, std::size_t> by_memory_;  // → the last of seen_
   nanobind::list keep_;
   std::uint64_t bytes_ = 0;
 };

@@ -2,7 +2,6 @@
 
 #include <nanobind/stl/unique_ptr.h>
 
-#include <algorithm>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -11,6 +10,7 @@
 #include "format/json_cursor.h"
 #include "src/convert.h"
 #include "src/numpy_arrays.h"
+#include "src/torch_tensors.h"
 
 namespace nb = nanobind;
 
@@ -20,9 +20,10 @@ namespace cairn::python {
 /// are not alike (or the text is bad: whoever looks closer will say how).
 class StateMatcher {
  public:
-  StateMatcher(std::string_view text, MatchedState* out)
+  StateMatcher(std::string_view text, const TorchTensors& torch, MatchedState* out)
       : cursor_(text),
         out_(out),
+        torch_(torch),
         arrays_(&NumpyArrays::OfThisProcess()),
         ordered_dict_(nb::module_::import_("collections").attr("OrderedDict")) {}
 
@@ -105,20 +106,12 @@ class StateMatcher {
 
   bool Tensor(nb::handle given) {
     MutableTensor tensor;
-    PlainArray array;
-    if (!StoredTensor(&tensor) || !arrays_->IsArray(given) || !arrays_->Describe(given, &array)) {
-      return false;
-    }
-    if (!array.writeable || array.dtype != tensor.dtype ||
-        !std::equal(array.shape.begin(), array.shape.end(), tensor.shape.begin(),
-                    tensor.shape.end(), [](std::intptr_t have, std::uint64_t stored) {
-                      return static_cast<std::uint64_t>(have) == stored;
-                    })) {
-      return false;
-    }
-    tensor.data = array.data;
-    if (array.bytes > 0) {  // tied arrays are filled once, and only by what was tied when stored
-      const auto [first, is_new] = filled_.emplace(array.data, out_->tensors_.size());
+    PlainTensor memory;
+    if (!StoredTensor(&tensor) || !Memory(given, &memory)) return false;
+    if (memory.dtype != tensor.dtype || memory.shape != tensor.shape) return false;
+    tensor.data = memory.data;
+    if (memory.bytes > 0) {  // tied arrays are filled once, and only by what was tied when stored
+      const auto [first, is_new] = filled_.emplace(memory.data, out_->tensors_.size());
       if (!is_new) {
         const MutableTensor& other = out_->tensors_[first->second];
         return other.name == tensor.name && other.group == tensor.group &&
@@ -127,6 +120,18 @@ class StateMatcher {
     }
     out_->tensors_.push_back(std::move(tensor));
     return true;
+  }
+
+  /// The memory of an array that may be filled as it is.
+  bool Memory(nb::handle given, PlainTensor* out) {
+    if (torch_.IsTensor(given)) return torch_.Describe(given, out);
+    PlainArray array;
+    if (!arrays_->IsArray(given) || !arrays_->Describe(given, &array)) return false;
+    out->dtype = array.dtype;
+    out->shape.assign(array.shape.begin(), array.shape.end());
+    out->data = array.data;
+    out->bytes = array.bytes;
+    return array.writeable;
   }
 
   /// What the text says of a tensor.
@@ -178,6 +183,7 @@ class StateMatcher {
 
   JsonCursor cursor_;
   MatchedState* const out_;
+  const TorchTensors torch_;
   NumpyArrays* const arrays_;
   const nb::object ordered_dict_;
   std::string_view text_;  // the string read last
@@ -185,9 +191,10 @@ class StateMatcher {
   std::unordered_map<const void*, std::size_t> filled_;  // memory → index of what fills it
 };
 
-std::unique_ptr<MatchedState> MatchedState::Match(std::string_view text, nb::handle given) {
+std::unique_ptr<MatchedState> MatchedState::Match(std::string_view text, nb::handle given,
+                                                  const TorchTensors& torch) {
   auto matched = std::make_unique<MatchedState>();
-  if (!IsValidUtf8(text) || !StateMatcher(text, matched.get()).Run(given)) return nullptr;
+  if (!IsValidUtf8(text) || !StateMatcher(text, torch, matched.get()).Run(given)) return nullptr;
   matched->count_ = matched->tensors_.size();
   return matched;
 }
@@ -206,10 +213,12 @@ void DefineStateMatcher(nb::module_& module) {
       .def("put_values", &MatchedState::PutValues);
   module.def(
       "match_state",
-      [](const nb::bytes& text, nb::handle given) {
-        return MatchedState::Match({text.c_str(), text.size()}, given);
+      [](const nb::bytes& text, nb::handle given, nb::handle tensor_type, nb::handle tensor) {
+        return MatchedState::Match({text.c_str(), text.size()}, given,
+                                   TorchTensors(tensor_type, tensor));
       },
-      nb::arg("text"), nb::arg("given"));
+      nb::arg("text"), nb::arg("given"), nb::arg("tensor_type") = nb::none(),
+      nb::arg("tensor") = nb::none());
 }
 
 }  // namespace cairn::python

@@ -4,9 +4,11 @@ import collections
 
 import numpy as np
 import pytest
+import torch
+from sameness import assert_same
 
 import cairn
-from cairn import _native, _tree
+from cairn import _arrays, _native, _plan, _tree
 
 
 def text_of(state):
@@ -14,7 +16,7 @@ def text_of(state):
 
 
 def alike(stored, given):
-    return _native.match_state(text_of(stored), given)
+    return _native.match_state(text_of(stored), given, *_arrays.torch_tensors())
 
 
 def state():
@@ -62,6 +64,62 @@ def test_what_differs_is_left_to_the_plan(change):
     assert alike(state(), given) is None
 
 
+def tensors():
+    weight = torch.nn.Parameter(torch.arange(6.0).reshape(2, 3))
+    return {
+        "weight": weight,
+        "tied": weight,
+        "half": torch.ones(3, dtype=torch.bfloat16),
+        "number": torch.tensor(7),
+        "nothing": torch.empty(0, 2),
+        "array": np.ones(2),
+    }
+
+
+def test_tensors_of_torch_are_alike_and_are_filled():
+    stored, given = tensors(), tensors()
+    found = alike(stored, given)
+    assert found is not None and found.count == 5
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda s: s.update(weight=torch.zeros(3, 2)),
+        lambda s: s.update(half=torch.zeros(3, dtype=torch.float16)),
+        lambda s: s.update(half=torch.zeros(6, dtype=torch.bfloat16)[::2]),
+        lambda s: s.update(half=torch.zeros(1, dtype=torch.bfloat16).expand(3)),
+        lambda s: s.update(number=7),
+        lambda s: s.update(number=torch.tensor(7, device="meta")),
+        lambda s: s.update(array=torch.zeros(2)),
+        lambda s: s.update(array=s["weight"].detach().flatten()[:4].view(torch.float64)),  # tied to another
+        lambda s: s.update(weight=torch.zeros(2, 3, dtype=torch.complex64)),
+        lambda s: s.update(half=torch.zeros(3).to_sparse()),
+    ],
+)
+def test_tensors_that_differ_are_left_to_the_plan(change):
+    given = tensors()
+    change(given)
+    assert alike(tensors(), given) is None
+
+
+def test_a_state_of_tensors_is_filled_natively(tmp_path, monkeypatch):
+    stored = tensors()
+    with cairn.CheckpointManager(tmp_path) as m:
+        m.save(1, stored, blocking=True)
+        given = tensors()
+        for value in given.values():
+            if isinstance(value, torch.Tensor):
+                value.data.zero_()
+            else:
+                value[:] = 0
+        before = {name: id(value) for name, value in given.items()}
+        monkeypatch.setattr(_plan, "Plan", None)  # not asked
+        m.restore(given)
+    assert before == {name: id(value) for name, value in given.items()}
+    assert_same(stored, given)
+
+
 @pytest.mark.parametrize("cut", [0, 1, 20, 60, -1, -2])
 def test_text_that_is_cut_off_is_not_alike(cut):
     assert _native.match_state(text_of(state())[:cut], state()) is None
@@ -94,7 +152,7 @@ def test_both_ways_fill_alike(tmp_path, monkeypatch):
             given["list"][1:] = [0, ""]
             given["ordered"]["b"], given["epoch"], given["rate"] = False, 0, 0.5
             if not native:
-                monkeypatch.setattr(_native, "match_state", lambda text, given: None)
+                monkeypatch.setattr(_native, "match_state", lambda *_: None)
             restored = m.restore(given)
             assert restored.state is given and restored.skipped == []
             filled.append(text_of(given))

@@ -9,6 +9,7 @@ import torch
 from sameness import assert_same
 
 import cairn
+from cairn import _arrays, _tree
 
 NUMPY_DTYPES = [
     "bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64",
@@ -144,6 +145,14 @@ def test_big_endian_arrays_keep_their_order(round_trip, directory, dtype):
     with cairn.CheckpointManager(directory, read_only=True) as m:
         m.restore(given)
     assert_same({"a": a}, given)
+
+
+@pytest.mark.parametrize("dtype", [">i4", ">f8", ">c16", ">M8[s]"])
+@pytest.mark.parametrize("view", [np.transpose, np.asfortranarray, lambda a: a[::-1], lambda a: a[:, ::2]])
+def test_views_of_big_endian_arrays_are_stored_by_value(round_trip, dtype, view):
+    array = view(np.arange(12).reshape(3, 4).astype(dtype))
+    state = {"a": array, "number": array[0, 0:1].reshape(())}
+    assert_same(state, round_trip(state))
 
 
 def test_a_native_target_takes_big_endian_values(directory):
@@ -349,6 +358,57 @@ def test_parameters_come_back_as_parameters(round_trip):
         "size": torch.Size([2, 3]),
     }
     assert_same(state, round_trip(state))
+
+
+class Marked(torch.Tensor):
+    """A tensor of a class of its own, with memory like any other."""
+
+
+def tensors_of_many_kinds(rng):
+    weight = torch.nn.Parameter(torch.arange(6.0).reshape(2, 3))
+    complex_ = torch.tensor([1 + 2j, 3 - 4j])
+    state = {
+        f"{dtype} {shape}": torch_tensor(dtype, shape, rng) for dtype in TORCH_DTYPES for shape in SHAPES
+    }
+    return {
+        **state,
+        "weight": weight,
+        "tied": weight,
+        "detached": weight.detach(),
+        "marked": weight.detach().as_subclass(Marked),
+        "same memory, other shape": weight.detach().reshape(3, 2),
+        "same memory, other dtype": weight.detach().view(torch.int32),
+        "transposed": weight.t(),
+        "frozen": torch.nn.Parameter(torch.zeros(2), requires_grad=False),
+        "leaf": torch.zeros(2, requires_grad=True),
+        "marked parameter": torch.nn.Parameter(torch.ones(2).as_subclass(Marked)),
+        "conjugated": complex_.conj(),
+        "negated": complex_.conj().imag,
+        "negated number": complex_[:1].conj().imag,
+        "nothing": torch.empty(0, 3),
+        "numpy": weight.detach().numpy(),
+    }
+
+
+def test_plain_tensors_are_described_as_all_others(rng, monkeypatch):
+    state = tensors_of_many_kinds(rng)
+    for layout in (
+        _tree.Layout(own="frozen", plain="state"),
+        _tree.Layout(rank=1, world_size=2, participant="rank_1"),
+        _tree.Layout(rank=1, world_size=2, participant="rank_1", own="own", common=True),
+    ):
+        both = {"state": state, "own": {"weight": state["weight"]}}
+        quick = _tree.encode(both, layout)
+        with monkeypatch.context() as patch:
+            patch.setattr(_arrays, "plain_torch", lambda value: None)
+            asked = _tree.encode(both, layout)
+        assert quick.json == asked.json
+        assert quick.nbytes == asked.nbytes
+        assert quick.tensors.digest() == asked.tensors.digest()
+
+
+def test_a_lazy_module_s_parameter_is_not_plain():
+    assert _arrays.plain_torch(torch.nn.LazyLinear(3).weight) is None
 
 
 def test_ten_thousand_arrays(round_trip):

@@ -100,6 +100,20 @@ def test_lazy_arrays_are_kept_alive_without_their_owner(directory):
             del junk
 
 
+def test_a_lazy_save_keeps_memory_that_a_parameter_exchanges(directory):
+    weight = torch.nn.Parameter(torch.empty(0))
+    with cairn.CheckpointManager(directory) as m:
+        for step in range(5):
+            weight.data = torch.full((1 << 22,), float(step))
+            m.save(step, {"w": weight}, lazy=True)
+            weight.data = torch.empty(0)
+            junk = torch.full((1 << 22,), -1.0)
+            m.wait()
+            restored = m.restore().state["w"]
+            assert restored.min() == restored.max() == step
+            del junk
+
+
 def test_a_skipped_save_does_not_free_the_arrays_of_the_lazy_one_before(directory):
     with cairn.CheckpointManager(directory, on_busy="skip") as m:
         for round_ in range(5):
