@@ -306,9 +306,10 @@ void Committer::TakeBack(const Checkpoint& checkpoint) {
 
 void Committer::CleanUp(const std::string& directory, const std::vector<std::string>& created) {
   if (!created.empty() && !generation_->CheckOwn().ok()) return;
-  // The marker was made first and goes last: while anything is left, the next opening must see
-  // whose it is.
+  // The marker was made first and goes last: while anything is left, be it an empty directory, the
+  // next opening must see whose it is.
   for (auto it = created.rbegin(); it != created.rend(); ++it) {
+    if (std::next(it) == created.rend()) PruneBelow(env_.store.get(), directory);
     const Status deleted = env_.store->Delete(*it);
     if (!deleted.ok() && !deleted.Is(Code::kNotFound)) return;
   }

@@ -61,6 +61,15 @@ bool HoldsAnything(const Environment& env, const std::string& directory) {
   return !listing->objects.empty() || !listing->prefixes.empty() || !listing->unreachable.empty();
 }
 
+void PruneBelow(Store* store, const std::string& directory) {
+  if (!store->traits().directories) return;
+  const auto listing = store->List(directory);
+  if (!listing.ok()) return;
+  for (const std::string& sub : listing->prefixes) {
+    store->PruneDirectories(sub).IgnoreError("empty directories are harmless");
+  }
+}
+
 Result<std::string> ClaimDirectory(const Environment& env, const MarkerRecord& marker,
                                    const std::function<std::string()>& next) {
   for (;;) {

@@ -40,6 +40,10 @@ bool IsTakenByFile(const Environment& env, const std::string& directory);
 /// cheaply.
 bool HoldsAnything(const Environment& env, const std::string& directory);
 
+/// Removes the empty directories inside one that was claimed, but not that one. For who takes a
+/// claim back, before its marker goes.
+void PruneBelow(Store* store, const std::string& directory);
+
 /// Makes the first of the directories that `next` names and nobody has ours, by an unsynced marker
 /// that tells a later sweep whose it is.
 Result<std::string> ClaimDirectory(const Environment& env, const MarkerRecord& marker,

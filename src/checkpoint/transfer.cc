@@ -176,6 +176,7 @@ Result<std::string> IncomingCommitter::Claim(const std::string& wish, const Mark
 void IncomingCommitter::CleanUp(const std::string& directory,
                                 const std::vector<std::string>& created) {
   for (auto it = created.rbegin(); it != created.rend(); ++it) {
+    if (std::next(it) == created.rend()) PruneBelow(env_.store.get(), directory);
     env_.store->Delete(*it).IgnoreError("what stays is swept at the next opening");
   }
   env_.store->PruneDirectories(directory).IgnoreError("empty directories are harmless");
