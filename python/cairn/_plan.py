@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Set, Tuple
 
 import numpy as np
 
@@ -123,8 +123,9 @@ class Plan:
         skipped: (name, reason) of what is not restored.
 
     With `may_grow` the lists and dicts of the given state are those of a program that begins, and
-    that fills them: lists take any number of values, dicts take values that they lack, and empty
-    ones take anything. Below the names in `may_grow` all dicts do. They stay the same objects.
+    that fills them: lists and tuples take any number of values, dicts take values that they lack, and
+    empty ones take anything. Below the names in `may_grow` all dicts do, and empty lists. Keys come
+    back in the order they were stored in. Dicts and lists stay the same objects.
     """
 
     def __init__(
@@ -228,10 +229,10 @@ class Plan:
     # Comparing with what was given ----------
 
     def _match(self, given: Any, key: Key, name: str) -> Recipe:
-        if self._may_grow is not None and type(given) is list and not self._skip:
+        if self._may_grow is not None and type(given) in (list, tuple) and not self._skip:
             place = self._index.find(key, name)
-            if place is not None and _is_other_length(given, place):
-                return self._refill(given, place)
+            if place is not None and self._is_taken_whole(given, place, key):
+                return self._take(place) if type(given) is tuple else self._refill(given, place)
         counter = type(given) is collections.Counter  # a value, not a place for others
         grows = isinstance(given, dict) and self._dict_grows(key) and not counter
         if isinstance(given, (dict, list, tuple)) and (len(given) > 0 or grows) and not counter:
@@ -255,6 +256,19 @@ class Plan:
         place.use()
         return self._match_leaf(given, place, name or "the state")
 
+    def _is_taken_whole(self, given: Any, place: _Place, key: Key) -> bool:
+        """True for lists and tuples of values, which may have any length, and for lists that are
+        empty where a program fills them; what holds arrays must fit otherwise."""
+        stored = place.node.get("tuple") if isinstance(place.node, dict) else place.node
+        if not isinstance(stored, list) or isinstance(place.node, list) != isinstance(given, list):
+            return False
+        if len(stored) == len(given):
+            return False
+        if not given and isinstance(given, list) and not self._in_template:
+            if len(key) > 0 and key[0] in (self._may_grow or ()):
+                return True
+        return all(_holds_values(item) for item in given) and _stores_values(place)
+
     def _refill(self, given: List[Any], place: _Place) -> Recipe:
         """A list of values that grew or shrank (losses so far): it becomes the stored one, and stays
         the same object."""
@@ -274,9 +288,11 @@ class Plan:
             recipe = self._match(item, key + (k,), _tree.join(name, k))
             if recipe is not None:
                 changes[k] = recipe
+        order: Optional[List[Any]] = None
         if isinstance(given, dict) and self._dict_grows(key):
             changes.update(self._take_new(given, key, name))
-        if not changes:
+            order = self._other_order(given, changes, key, name)
+        if not changes and order is None:
             return None
         if isinstance(given, tuple):
             return lambda: _replaced(given, {i: make() for i, make in changes.items()})
@@ -284,9 +300,25 @@ class Plan:
         def fill() -> Any:
             for k, make in changes.items():
                 given[k] = make()
+            if order is not None:
+                ordered = [(k, given[k]) for k in order]
+                given.clear()
+                given.update(ordered)
             return given
 
         return fill
+
+    def _other_order(
+        self, given: Dict[Any, Any], new: Mapping[Any, Any], key: Key, name: str
+    ) -> Optional[List[Any]]:
+        """The keys as they are stored, where steps have put them into another order (a cache of what
+        was used last); None where they stay as they are."""
+        place = self._index.find(key, name)
+        if place is None or not isinstance(place.node, dict) or place.children is None:
+            return None
+        stored = [k for k, _ in place.children]
+        here = [*given, *(k for k in new if k not in given)]
+        return stored if stored != here and set(stored) == set(here) else None
 
     def _dict_grows(self, key: Key) -> bool:
         """Not the outermost: what a training consists of is up to the program."""
@@ -472,16 +504,6 @@ class _View(_tree.Stored):
     def skeleton(self) -> Any:
         """The values; arrays are shown as (dtype, shape)."""
         return _tree.build(self.root, lambda leaf: (leaf["dtype"], tuple(leaf["shape"])))
-
-
-def _is_other_length(given: List[Any], place: _Place) -> bool:
-    """True for lists of values alone, which may have any length; what holds arrays must fit."""
-    return (
-        isinstance(place.node, list)
-        and len(place.node) != len(given)
-        and all(_holds_values(item) for item in given)
-        and _stores_values(place)
-    )
 
 
 def _stores_values(place: _Place) -> bool:

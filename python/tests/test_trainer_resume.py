@@ -1,5 +1,6 @@
 """Trainer: what handlers change, loaders draw and states grow by is exact after a resume."""
 
+import collections
 import contextlib
 import logging
 import random
@@ -9,6 +10,7 @@ import children
 import numpy as np
 import pytest
 import torch
+from sameness import assert_same
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 
 import cairn
@@ -501,3 +503,64 @@ def test_a_managers_directory_is_refused_before_anything_is_changed(directory, a
     with pytest.raises(cairn.Mismatch, match="not saved by a"):
         make(directory, model, lambda m, b: None).train(1, [1.0])
     assert model["w"].tolist() == [0.0]
+
+
+def rotate(state, batch):
+    """As a cache of the values used last does: the first one becomes the last."""
+    values = state["values"]
+    key = next(iter(values))
+    values[key] = values.pop(key) + batch
+
+
+def append_tensor(state, batch):
+    state["values"].append(torch.full((2,), float(batch)))
+
+
+def longer_tuple(state, batch):
+    state["values"] += (batch,)
+
+
+def shorter_tuple(state, batch):
+    state["values"] = state["values"][1:]
+
+
+@pytest.mark.parametrize(
+    "fresh, change",
+    [
+        (lambda: {"a": 1, "b": 2, "c": 3}, rotate),
+        (lambda: collections.OrderedDict(a=1, b=2, c=3), rotate),
+        (lambda: {"a": 1, 2: np.ones(1), (3, "x"): 3}, rotate),
+        (list, append_tensor),
+        (lambda: (1, "a"), longer_tuple),
+        (lambda: tuple(range(20)), shorter_tuple),
+    ],
+    ids=["dict", "OrderedDict", "keys", "list of tensors", "longer tuple", "shorter tuple"],
+)
+@pytest.mark.parametrize("stop_at", [1, 2, 5])
+def test_containers_come_back_as_the_steps_left_them(tmp_path, fresh, change, stop_at):
+    def run(directory, stop=None):
+        state = {"values": fresh()}
+        given = state["values"]
+
+        def step(model, batch):
+            change(state, batch)
+            model["w"] += sum(float(np.sum(np.asarray(v))) for v in firsts(state["values"]))
+            if trainer.global_step + 1 == stop:
+                trainer.stop()
+
+        model = {"w": np.zeros(1)}
+        config = cairn.CheckpointConfig(directory, step_interval=1)
+        trainer = cairn.Trainer(model, step, checkpoint_config=config, state=state)
+        trainer.train(2, [1, 2, 3, 4])
+        assert isinstance(given, tuple) or state["values"] is given
+        return {"state": state, "model": model}
+
+    calm = run(tmp_path / "calm")
+    run(tmp_path / "stopped", stop_at)
+    assert_same(calm, run(tmp_path / "stopped"))
+
+
+def firsts(values):
+    """What the first value is depends on the order."""
+    items = list(values.values()) if isinstance(values, dict) else list(values)
+    return [item for item in items[:1] if not isinstance(item, str)]
