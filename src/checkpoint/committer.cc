@@ -451,7 +451,9 @@ Result<Manifest> Committer::CommitTogether(const SaveTask& task, const std::byte
   if (const Status begun = begin(); !begun.ok()) {
     // Overtaken: so are the others, and find out as we did.
     if (begun.Is(Code::kAborted)) return begun;
-    AnnounceSkipped(task).IgnoreError("the others give up at their own deadline");
+    Say([this, number = task.number, step = task.request.step] {
+      return AnnounceSkipped(number, step);
+    });
     return begun;
   }
   *directory = record.directory;
@@ -488,7 +490,9 @@ Result<Manifest> Committer::CommitTogether(const SaveTask& task, const std::byte
     if (!manifest.status().Is(Code::kDeadlineExceeded)) missing = {self()};
     if (!announced) {
       // Harmless when the announcement is there all the same: of two records the first stays.
-      AnnounceSkipped(task).IgnoreError("the others give up at their own deadline");
+      Say([this, number = task.number, step = task.request.step] {
+        return AnnounceSkipped(number, step);
+      });
     }
     if (!generation_->CheckOwn().ok()) return manifest;
     const Status said = attempt.Abandon(record, missing);
@@ -500,12 +504,26 @@ Result<Manifest> Committer::CommitTogether(const SaveTask& task, const std::byte
       DeleteDataBelow(names::Path(record.directory, participant));
     }
     if (!said.ok()) {  // a disk that was full has room for it now
-      attempt.Abandon(record, missing).IgnoreError("the others give up at their own deadline");
+      Say([this, record, missing]() -> Status {
+        // In another's repository it would be a word to another's ranks.
+        RETURN_IF_ERROR(generation_->CheckOwn());
+        return Attempt(env_, generation_, options_.participants, options_.self, options_.deadline)
+            .Abandon(record, missing);
+      });
     }
     return manifest;
   }
   Learn(std::move(written.history));
   return manifest;
+}
+
+void Committer::Say(std::function<Status()> word) {
+  const Status said = word();
+  if (!said.ok() && !said.Is(Code::kAborted)) owed_.push_back(std::move(word));
+}
+
+void Committer::SayOwed() {
+  for (std::function<Status()>& word : std::exchange(owed_, {})) Say(std::move(word));
 }
 
 void Committer::DeleteDataBelow(const std::string& prefix) {
@@ -582,7 +600,7 @@ bool Committer::WasDeletedUnderWay(const WrittenFiles& written) const {
 }
 
 Status Committer::Decline(const SaveTask& task) {
-  if (committing()) return AnnounceSkipped(task);
+  if (committing()) return AnnounceSkipped(task.number, task.request.step);
   Attempt attempt(env_, generation_, options_.participants, options_.self, options_.deadline);
   const auto record = attempt.WaitAnnounced(task.number, task.request.step);
   if (!record.ok() || record->skipped) return Status::Ok();  // nobody waits for this participant
@@ -598,10 +616,10 @@ Result<std::optional<bool>> Committer::IsSkipped(std::uint64_t number) const {
   return std::optional(ours && record->skipped);
 }
 
-Status Committer::AnnounceSkipped(const SaveTask& task) {
+Status Committer::AnnounceSkipped(std::uint64_t number, std::int64_t step) {
   AttemptRecord record;
-  record.number = task.number;
-  record.step = task.request.step;
+  record.number = number;
+  record.step = step;
   record.attempt = env_.ids->NewUuid();
   record.skipped = true;
   // In another's repository it would be a word to another's ranks.

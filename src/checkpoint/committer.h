@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -79,6 +80,12 @@ class Committer {
   /// Of all checkpoints that count; what they share is counted once for each.
   std::uint64_t kept_bytes() const;
 
+  /// Whether the other participants wait for a word that could not be written: on a disk that is
+  /// full, what became of a save. By the thread that commits, as the next.
+  bool owes_word() const { return !owed_.empty(); }
+  /// Tries to write it once more.
+  void SayOwed();
+
  private:
   Committer(const Environment& env, Generation* generation, CommitterOptions options)
       : env_(env), generation_(generation), options_(std::move(options)) {}
@@ -99,7 +106,9 @@ class Committer {
                const WhenHanded& when_handed = nullptr);
   /// The checkpoint whose files the next one may share; null: there is none.
   const Checkpoint* SharedFrom() const;
-  Status AnnounceSkipped(const SaveTask& task);
+  Status AnnounceSkipped(std::uint64_t number, std::int64_t step);
+  /// To the other participants; owed to them when it cannot be written now.
+  void Say(std::function<Status()> word);
   /// FailedPrecondition when the committer saves another kind, or builds on another checkpoint.
   Status CheckAgreed(const SaveTask& task, const AttemptRecord& record) const;
   Status WriteIndex(const std::string& directory, std::vector<ManifestFile>* files);
@@ -159,6 +168,7 @@ class Committer {
   std::vector<ObjectInfo> pool_;
   std::uint64_t last_bytes_ = 0;
   bool lost_ = false;  // the last look at the fences did not show that the repository is ours
+  std::vector<std::function<Status()>> owed_;  // words that could not be written; see owes_word
 };
 
 }  // namespace cairn

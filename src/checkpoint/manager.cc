@@ -38,6 +38,7 @@ constexpr std::chrono::hours kLong{1};
 // Between looks for the word of the rank that decides.
 constexpr std::chrono::milliseconds kFirstLook{1};
 constexpr std::chrono::milliseconds kLastLook{50};
+constexpr std::chrono::milliseconds kSayAgain{200};  // what a full disk kept from being written
 
 Status ValidateOptions(const ManagerOptions& options) {
   RETURN_IF_ERROR(ValidateRetention(options.retention));
@@ -481,17 +482,21 @@ void Manager::Background(std::stop_token stop) {
     {
       MutexLock lock(&mu_);
       const auto to_tell = [this]() REQUIRES(mu_) { return !skips_.empty() && !HasTeller(); };
-      while (task_ == nullptr && !to_tell() && !stop.stop_requested()) changed_.Wait(&mu_);
+      const bool owes = committer_->owes_word();
+      while (task_ == nullptr && !to_tell() && !stop.stop_requested()) {
+        if (!owes) changed_.Wait(&mu_);
+        if (owes && !changed_.WaitFor(&mu_, kSayAgain)) break;
+      }
       if (task_ != nullptr) {
         task = task_.get();
       } else if (to_tell()) {
         skip = skips_.front().get();
-      } else {
+      } else if (stop.stop_requested()) {
         return;
       }
     }
-    if (skip != nullptr) {
-      TellSkip(*skip);
+    if (task == nullptr) {
+      skip != nullptr ? TellSkip(*skip) : committer_->SayOwed();
       continue;
     }
     RunTask(task);

@@ -5,6 +5,7 @@
 #include <functional>
 #include <future>
 #include <initializer_list>
+#include <latch>
 #include <memory>
 #include <set>
 #include <string>
@@ -91,12 +92,14 @@ TEST_P(SeveralRanks, ThreeRanksCommitOneCheckpointAndAnyNumberRestoresIt) {
   EXPECT_EQ(rest.back(), 104.0f);
 }
 
-/// While `full` the records of rank_0's part and of giving up cannot be written.
+/// While `full` the records of rank_0's part and of giving up cannot be written; the latter also
+/// while it is `mute`.
 class NoRoom final : public ForwardingStore {
  public:
   explicit NoRoom(std::shared_ptr<Store> inner)
       : ForwardingStore(inner.get()), inner_(std::move(inner)) {}
   std::atomic<bool> full{false};
+  std::atomic<bool> mute{false};
   Status Create(const std::string& name, std::string_view bytes) override {
     return Fits(name) ? ForwardingStore::Create(name, bytes) : ResourceExhaustedError("full");
   }
@@ -108,7 +111,8 @@ class NoRoom final : public ForwardingStore {
 
  private:
   bool Fits(const std::string& name) const {
-    return !full || !(name.ends_with("parts/rank_0.json") || name.ends_with("abandoned.json"));
+    if (name.ends_with("abandoned.json")) return !full && !mute;
+    return !full || !name.ends_with("parts/rank_0.json");
   }
   const std::shared_ptr<Store> inner_;  // shared: as the environment holds it
 };
@@ -139,6 +143,7 @@ TEST_P(SeveralRanks, ACommitterThatCannotEvenSayThatItGaveUpKeepsNobodyWaiting) 
       second = save(manager.get(), 2);
     });
     auto manager = OpenManager({.rank = 0, .world_size = 2}, env).value();
+    disk->mute = true;
     disk->full = true;
     EXPECT_EQ(save(manager.get(), 1).code(), Code::kResourceExhausted);
     disk->full = false;
@@ -149,6 +154,47 @@ TEST_P(SeveralRanks, ACommitterThatCannotEvenSayThatItGaveUpKeepsNobodyWaiting) 
   EXPECT_NE(first.message().find("rank_0 went on to another save"), std::string_view::npos)
       << first.ToString();
   EXPECT_TRUE(second.ok()) << second.ToString();
+}
+
+TEST_P(SeveralRanks, WhatACommitterCouldNotSayItSaysWhenThereIsRoom) {
+  Environment env = Env();
+  const auto disk = std::make_shared<NoRoom>(env.store);
+  env.store = disk;
+  // rank_0 fails when nothing but its word is missing at the other.
+  std::latch delivered(1);
+  env.on_step = [&](std::string_view step) {
+    if (step == "save: part") delivered.wait();
+  };
+  Environment others = Env();
+  others.on_step = [&](std::string_view step) {
+    if (step == "save: wait for the manifest") delivered.count_down();
+  };
+  const std::vector<int> numbers(10, 1);
+  const auto begin = [&](CheckpointManager* manager) {
+    return manager
+        ->Save({.step = 1,
+                .tensors = {{.name = "w",
+                             .dtype = DType::kI32,
+                             .shape = {10},
+                             .data = numbers.data(),
+                             .replicated = true}}})
+        .value();
+  };
+  std::future<std::unique_ptr<CheckpointManager>> joining = std::async(std::launch::async, [&] {
+    return OpenManager({.rank = 1, .world_size = 2}, others).value();
+  });
+  auto manager = OpenManager({.rank = 0, .world_size = 2}, env).value();
+  const auto other = joining.get();
+  disk->full = true;
+  SaveHandle waits = begin(other.get());
+  EXPECT_EQ(begin(manager.get()).Wait().status().code(), Code::kResourceExhausted);
+  EXPECT_FALSE(waits.Done());
+  disk->full = false;  // and no further save, by which it would say so
+  ASSERT_TRUE(waits.WaitFor(std::chrono::seconds(60)));
+  EXPECT_EQ(waits.Wait().status().code(), Code::kUnavailable);
+  EXPECT_NE(waits.Wait().status().message().find("was given up: nothing came from rank_0"),
+            std::string_view::npos)
+      << waits.Wait().status().ToString();
 }
 
 /// Where rank_1's files are deleted while it writes them: rank_0 cannot write any, gives up and
@@ -508,6 +554,7 @@ TEST_P(SkippingRanks, OneThatWaitsForASaveThatWasGivenUpWithoutAWordLooksPastSki
   doors_[0]->AwaitSomebody();
   ExpectSkipped(SaveAside(0, 2));
   ExpectSkipped(SaveAside(1, 2));
+  disk->mute = true;
   disk->full = true;
   doors_[0]->Open();
   EXPECT_EQ(first[0].Wait().status().code(), Code::kResourceExhausted);

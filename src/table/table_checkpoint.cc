@@ -83,6 +83,7 @@ std::string EncodeRates(const std::vector<Table*>& tables) {
   for (const Table* table : tables) {
     const float rate = table->learning_rate();
     if (rate == table->options().optimizer->learning_rate()) continue;
+    if (!std::isfinite(rate) || rate < 0) continue;  // none that a restore would take
     rates[table->options().name] = Value::Object{{"learning_rate", static_cast<double>(rate)}};
   }
   return rates.empty() ? "" : EncodeJson(rates);

@@ -10,6 +10,7 @@
 #include <functional>
 #include <future>
 #include <latch>
+#include <limits>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -123,6 +124,11 @@ TEST_F(TableCheckpointTest, ALearningRateThatWasSetComesBack) {
     ASSERT_TRUE(checkpoints.Restore(request).ok());
     EXPECT_EQ(table_->learning_rate(), rate) << step;
   }
+  // What is no rate stands in nobody's way.
+  table_->set_learning_rate(std::numeric_limits<float>::infinity());
+  Saved(&checkpoints, 4, SaveKind::kFull);
+  ASSERT_TRUE(checkpoints.Restore({}).ok());
+  EXPECT_EQ(table_->learning_rate(), own);
   // Rows beside those that are there bring no rate.
   table_->set_learning_rate(2);
   ASSERT_TRUE(checkpoints.Restore({}, {.merge = true}).ok());
