@@ -90,14 +90,16 @@ Result<std::vector<ReportRow>> CatalogMetrics::Reports(const MetricQuery& query,
     const Wanted wanted(query, rules);
     BlockFilter filter = FilterOf(query);
     filter.from_seq = from;
+    // Each group comes in order: beyond `limit` of one, later ones cannot be among the first.
+    std::map<std::string, std::uint64_t> taken;
     const auto add = [&](const std::string& group, const StoredReport& report, bool archived) {
       ReportRow row = RowOf(group, report);
       row.archived = archived;
       KeepNames(query.names, &row.values);
-      if (query.names.empty() || !row.values.if_object()->empty()) rows.push_back(std::move(row));
+      if (!query.names.empty() && row.values.if_object()->empty()) return;
+      ++taken[group];
+      rows.push_back(std::move(row));
     };
-    // Each group comes in order: beyond `limit` of one, later ones cannot be among the first.
-    std::map<std::string, std::uint64_t> taken;
     RETURN_IF_ERROR(VisitReportBlocks(
         &connection, filter, [&](const std::string& group, ReportBlock* block) -> Status {
           for (std::size_t i = 0; i < block->size() && taken[group] < limit; ++i) {
@@ -106,7 +108,6 @@ Result<std::vector<ReportRow>> CatalogMetrics::Reports(const MetricQuery& query,
             bool archived = false;
             if (seq < from || !wanted.Takes(group, run, block->steps()[i], &archived)) continue;
             ASSIGN_OR_RETURN(Value body, block->Body(i));
-            ++taken[group];
             add(group, {.seq = seq, .time = block->time()[i], .run = run, .body = std::move(body)},
                 archived);
           }
@@ -117,7 +118,6 @@ Result<std::vector<ReportRow>> CatalogMetrics::Reports(const MetricQuery& query,
           bool archived = false;
           if (taken[group] < limit &&
               wanted.Takes(group, report.run, StepsOf(report.body), &archived)) {
-            ++taken[group];
             add(group, report, archived);
           }
           return Status::Ok();

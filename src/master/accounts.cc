@@ -135,6 +135,12 @@ Result<Session> Accounts::NewSession(const User& user) {
               .created = Now(),
               .expires = Now() + options_.session_time.count()};
   MutexLock change(&changing_);
+  {
+    // Comparing a password takes its time: what it was compared with may not hold any more.
+    MutexLock hold(&mu_);
+    const User& now = users_[user.id];
+    if (!now.active || now.password_hash != user.password_hash) return WrongLogin();
+  }
   ASSIGN_OR_RETURN(token.id, options_.catalog->AddToken(token));
   {
     MutexLock hold(&mu_);
@@ -263,11 +269,10 @@ Result<User> Accounts::Create(const std::string& name, const std::optional<std::
 
 Result<User> Accounts::Update(const Principal& by, const std::string& name, const Change& change) {
   const bool admin = by.role == Role::kAdmin;
-  auto found = Get(name);
+  const auto found = Get(name);
   const bool own = found.ok() && found->id == by.user;
   if (!admin && !own) return NotFoundError(fmt::format("no user {}", name));
   RETURN_IF_ERROR(found.status());
-  User user = *std::move(found);
   UserChange out;
   if (!admin && (change.role || change.active)) {
     return FailedPreconditionError("only an admin changes roles, or who is active");
@@ -277,24 +282,27 @@ Result<User> Accounts::Update(const Principal& by, const std::string& name, cons
       return InvalidArgumentError("password: at least 8 characters");
     }
     MutexLock one(&hashing_);
-    if (!admin && !user.password_hash.empty() &&
-        !PasswordMatches(user.password_hash, change.current_password.value_or(""))) {
+    if (!admin && !found->password_hash.empty() &&
+        !PasswordMatches(found->password_hash, change.current_password.value_or(""))) {
       return InvalidArgumentError("current_password is not the present one");
     }
     ASSIGN_OR_RETURN(out.password_hash, HashPassword(*change.password));
-    user.password_hash = *out.password_hash;
   }
-  if (change.role) {
-    out.role = std::string(RoleName(*change.role));
-    user.role = *out.role;
-  }
-  if (change.active) {
-    out.active = change.active;
-    user.active = *change.active;
-  }
+  if (change.role) out.role = std::string(RoleName(*change.role));
+  out.active = change.active;
   MutexLock one_at_a_time(&changing_);
+  // As it is now: hashing takes its time, and another may have changed him meanwhile.
+  User user;
   {
     MutexLock hold(&mu_);
+    user = users_[found->id];
+    if (!admin && !user.active) return NotFoundError(fmt::format("no user {}", name));
+    if (!admin && user.password_hash != found->password_hash) {
+      return FailedPreconditionError("the password was changed meanwhile: try again");
+    }
+    if (out.password_hash) user.password_hash = *out.password_hash;
+    if (out.role) user.role = *out.role;
+    if (out.active) user.active = *out.active;
     const bool admins_left = std::ranges::any_of(users_, [&](const auto& item) {
       const User& one = item.first == user.id ? user : item.second;
       return one.active && one.role == RoleName(Role::kAdmin);

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <thread>
+
 #include "base/manual_clock.h"
 #include "catalog/catalog.h"
 #include "master/rate_limit.h"
@@ -75,6 +78,46 @@ TEST_F(AccountsTest, WhoIsLockedOutIsLetInAgainLater) {
   EXPECT_TRUE(accounts_->Login("ada", "correct horse").status().Is(Code::kResourceExhausted));
   clock_.Advance(minutes(1));
   EXPECT_TRUE(accounts_->Login("ada", "correct horse").ok());
+}
+
+/// In both orders, and in between: passwords take milliseconds to hash.
+void AtOnce(const std::function<void()>& one, const std::function<void()>& other) {
+  const std::jthread beside(one);
+  other();
+}
+
+TEST_F(AccountsTest, WhoIsLockedOutWhileHisPasswordChangesStaysOut) {
+  const Principal admin{.user = accounts_->Get("admin")->id, .name = "admin", .role = Role::kAdmin};
+  for (int round = 0; round < 20; ++round) {
+    const std::string name = fmt::format("user{}", round);
+    const User user = accounts_->Create(name, "correct horse", Role::kUser).value();
+    const Principal own{.user = user.id, .name = name, .role = Role::kUser};
+    AtOnce(
+        [&] {
+          accounts_
+              ->Update(own, name,
+                       {.password = "battery staple", .current_password = "correct horse"})
+              .status()
+              .IgnoreError("either of the two may be first");
+        },
+        [&] { EXPECT_TRUE(accounts_->Update(admin, name, {.active = false}).ok()); });
+    EXPECT_FALSE(accounts_->Get(name)->active) << round;
+    EXPECT_FALSE(accounts_->Login(name, "battery staple").ok()) << round;
+  }
+}
+
+TEST_F(AccountsTest, ALoginWithAPasswordThatChangesMeanwhileIsNone) {
+  const Principal admin{.user = accounts_->Get("admin")->id, .name = "admin", .role = Role::kAdmin};
+  for (int round = 0; round < 20; ++round) {
+    const std::string name = fmt::format("user{}", round);
+    ASSERT_TRUE(accounts_->Create(name, "correct horse", Role::kUser).ok());
+    Result<Session> session = InternalError("not asked");
+    AtOnce(
+        [&] { session = accounts_->Login(name, "correct horse"); },
+        [&] { EXPECT_TRUE(accounts_->Update(admin, name, {.password = "battery staple"}).ok()); });
+    // One that was there before went with the old password.
+    EXPECT_FALSE(session.ok() && accounts_->Authenticate(session->token).ok()) << round;
+  }
 }
 
 TEST_F(AccountsTest, WhatARequestWasJudgedByHoldsUntilItIsTakenBack) {

@@ -7,18 +7,23 @@
 #include <yaml-cpp/exceptions.h>
 #include <yaml-cpp/parser.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <exception>
 #include <limits>
 #include <map>
 #include <sstream>
+#include <utility>
 
 #include "base/status_macros.h"
 #include "format/json.h"
 
 namespace cairn::master {
 namespace {
+
+/// A plain key that takes the members of another map in.
+constexpr std::string_view kMerge = "<<";
 
 using YAML::anchor_t;
 using YAML::Mark;
@@ -69,6 +74,17 @@ Value PlainScalar(const std::string& text) {
   return text;
 }
 
+/// Whether that line, from 0, begins with a tab, after spaces perhaps.
+bool IndentedByTab(std::string_view text, int line) {
+  for (; line > 0; --line) {
+    const std::size_t end = text.find('\n');
+    if (end == std::string_view::npos) return false;
+    text.remove_prefix(end + 1);
+  }
+  const std::size_t first = text.find_first_not_of(' ');
+  return first != std::string_view::npos && text[first] == '\t';
+}
+
 /// Builds the tree from the events. Open collections are on a stack, never the program's own.
 class Builder final : public YAML::EventHandler {
  public:
@@ -88,9 +104,10 @@ class Builder final : public YAML::EventHandler {
                 const std::string& text) override {
     if (!tag.empty() && tag != "?" && tag != "!") Refuse(mark, "tags are not understood");
     if (!IsValidUtf8(text)) Refuse(mark, "not UTF-8");
+    const bool quoted = tag == "!";
     Add(mark, anchor,
-        ConfigNode{.scalar = tag == "!" ? Value(text) : PlainScalar(text), .line = mark.line + 1},
-        1, &text);
+        ConfigNode{.scalar = quoted ? Value(text) : PlainScalar(text), .line = mark.line + 1}, 1,
+        &text, !quoted && text == kMerge);
   }
   void OnSequenceStart(const Mark& mark, const std::string& tag, anchor_t anchor,
                        YAML::EmitterStyle::value) override {
@@ -111,7 +128,9 @@ class Builder final : public YAML::EventHandler {
     anchor_t anchor = 0;
     std::string key;
     bool has_key = false;
-    std::size_t before = 0;  // nodes counted when it was opened
+    bool merges = false;             // the key is "<<"
+    std::vector<ConfigNode> merged;  // what stood behind it
+    std::size_t before = 0;          // nodes counted when it was opened
   };
 
   void Open(const Mark& mark, const std::string& tag, anchor_t anchor, ConfigNode::Kind kind) {
@@ -130,10 +149,31 @@ class Builder final : public YAML::EventHandler {
   void Close() {
     Level level = std::move(levels_.back());
     levels_.pop_back();
+    for (ConfigNode& from : level.merged) Merge(std::move(from), &level.node);
     const Mark mark = MarkOf(level.node);
     const std::size_t size = nodes_ - level.before + 1;
     nodes_ = level.before;
     Add(mark, level.anchor, std::move(level.node), size);
+  }
+
+  /// As YAML 1.1 and Determined's files have it: what the map says itself goes before what is
+  /// merged into it, and of several what comes first.
+  static void Merge(ConfigNode from, ConfigNode* into) {
+    if (from.kind == ConfigNode::Kind::kList) {
+      for (ConfigNode& item : from.items) Merge(std::move(item), into);
+      return;
+    }
+    for (ConfigNode& member : from.members) {
+      if (into->Find(member.key) == nullptr) into->members.push_back(std::move(member));
+    }
+  }
+
+  /// A map, or a list of maps.
+  static void CheckMerged(const Mark& mark, const ConfigNode& node) {
+    const auto is_map = [](const ConfigNode& one) { return one.kind == ConfigNode::Kind::kMap; };
+    const bool maps = node.kind == ConfigNode::Kind::kList ? std::ranges::all_of(node.items, is_map)
+                                                           : is_map(node);
+    if (!maps) Refuse(mark, "\"<<\" takes in a map, or a list of maps");
   }
 
   static Mark MarkOf(const ConfigNode& node) {
@@ -143,7 +183,7 @@ class Builder final : public YAML::EventHandler {
   }
 
   void Add(const Mark& mark, anchor_t anchor, ConfigNode node, std::size_t size = 1,
-           const std::string* key = nullptr) {
+           const std::string* key = nullptr, bool merge = false) {
     nodes_ += size;
     if (nodes_ > limits_.nodes) {
       Refuse(mark, fmt::format("more than {} values, aliases counted", limits_.nodes));
@@ -161,8 +201,14 @@ class Builder final : public YAML::EventHandler {
       if (level.node.Find(*key) != nullptr) {
         Refuse(mark, fmt::format("{} is there twice", QuoteForMessage(*key)));
       }
+      if (merge && !level.merged.empty()) Refuse(mark, "\"<<\" is there twice: give it a list");
       level.key = *key;
       level.has_key = true;
+      level.merges = merge;
+    } else if (std::exchange(level.merges, false)) {
+      CheckMerged(mark, node);
+      level.merged.push_back(std::move(node));
+      level.has_key = false;
     } else {
       node.key = std::move(level.key);
       level.node.members.push_back(std::move(node));
@@ -238,7 +284,9 @@ Result<ConfigNode> ParseYaml(std::string_view text, const ConfigLimits& limits) 
   } catch (const Refusal& refusal) {
     return refusal.status;
   } catch (const YAML::Exception& error) {
-    return InvalidArgumentError(fmt::format("line {}: {}", error.mark.line + 1, error.msg));
+    return InvalidArgumentError(fmt::format(
+        "line {}: {}{}", error.mark.line + 1, error.msg,
+        IndentedByTab(text, error.mark.line) ? " (it begins with a tab: YAML takes spaces)" : ""));
   } catch (const std::exception& error) {
     return InvalidArgumentError(fmt::format("not YAML: {}", error.what()));
   }

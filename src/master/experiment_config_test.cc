@@ -272,6 +272,8 @@ TEST(ExperimentConfigTest, BrokenAndHostileFilesAreRefused) {
   EXPECT_THAT(Complaint(""), HasSubstr("empty"));
   EXPECT_THAT(Complaint("- a\n- b\n"), HasSubstr("must be a map"));
   EXPECT_THAT(Complaint("name: [a"), HasSubstr("line"));
+  EXPECT_THAT(Complaint("name: a\nresources:\n\tslots_per_trial: 1\n"),
+              AllOf(HasSubstr("line 3: "), HasSubstr("begins with a tab")));
   EXPECT_THAT(Complaint("name: a\nname: b\n"), HasSubstr("line 2: \"name\" is there twice"));
   EXPECT_THAT(Complaint("name: a\n---\nname: b\n"), HasSubstr("more than one document"));
   EXPECT_THAT(Complaint("name: !!python/object a"), HasSubstr("tags"));
@@ -295,6 +297,33 @@ TEST(ExperimentConfigTest, AliasesAreReplaced) {
       ParseExperiment("entrypoint: &e run\nhyperparameters: {a: &l [1, 2], b: *l, c: *e}");
   ASSERT_TRUE(config.ok()) << config.status().ToString();
   EXPECT_EQ(EncodeJson(config->HparamsOf(0)), R"({"a":[1,2],"b":[1,2],"c":"run"})");
+}
+
+TEST(ExperimentConfigTest, MapsAreMergedIntoOthers) {
+  const auto config = ParseExperiment(R"(
+entrypoint: run
+hyperparameters:
+  base: &base {lr: 0.1, layers: 2}
+  more: &more {lr: 0.2, width: 8}
+  model: {lr: 0.5, <<: *base}
+  both:
+    <<: [*base, *more]
+    drop: 0
+  named: {"<<": 1}
+  again: &again {<<: *base, depth: 1}
+  deep: {<<: *again}
+)");
+  ASSERT_TRUE(config.ok()) << config.status().ToString();
+  const Value hparams = config->HparamsOf(0);
+  EXPECT_EQ(EncodeJson(*hparams.Find("model")), R"({"layers":2,"lr":0.5})");
+  EXPECT_EQ(EncodeJson(*hparams.Find("both")), R"({"drop":0,"layers":2,"lr":0.1,"width":8})");
+  EXPECT_EQ(EncodeJson(*hparams.Find("named")), R"({"<<":1})");
+  EXPECT_EQ(EncodeJson(*hparams.Find("deep")), R"({"depth":1,"layers":2,"lr":0.1})");
+  EXPECT_THAT(Complaint("entrypoint: b\nhyperparameters:\n  <<: 3\n"),
+              HasSubstr("line 3: \"<<\" takes in a map"));
+  EXPECT_THAT(Complaint("entrypoint: b\nhyperparameters: {<<: {a: 1}, <<: {b: 1}}"),
+              HasSubstr("twice"));
+  EXPECT_THAT(Complaint("<<: {entrypiont: b}"), HasSubstr("entrypoint")) << "checked as ever";
 }
 
 constexpr char kSpace[] = R"(

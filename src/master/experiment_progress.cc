@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <optional>
 #include <utility>
 
 #include "base/log.h"
@@ -22,6 +23,7 @@ namespace fs = std::filesystem;
 
 constexpr auto kLater = std::chrono::seconds(2);
 constexpr auto kRetry = std::chrono::seconds(1);
+constexpr auto kRemovalRetry = std::chrono::seconds(10);
 /// Trials that are made before others have their turn: whoever creates an experiment waits for it.
 constexpr std::uint64_t kTrialsAtOnce = 16;
 
@@ -155,13 +157,29 @@ Status Experiments::MakeTrials(std::int64_t experiment, Entry* entry, const Expe
   return Status::Ok();
 }
 
+Status Experiments::TellWhyNone(std::int64_t experiment, const Experiment& record,
+                                const Status& why) {
+  ExperimentChange change;
+  change.message = fmt::format("its trials cannot be made: {}", why.message());
+  if (change.message == record.message) return Status::Ok();
+  RETURN_IF_ERROR(options_.catalog->experiments().Update(experiment, change));
+  options_.on_change(experiment,
+                     Value::Object{{"state", record.state}, {"message", *change.message}});
+  return Status::Ok();
+}
+
 Status Experiments::Advance(std::int64_t experiment) {
   ASSIGN_OR_RETURN(const auto entry, Load(experiment));
   if (entry->search != nullptr) RETURN_IF_ERROR(StepSearch(experiment, entry.get()));
   ASSIGN_OR_RETURN(Experiment record, options_.catalog->experiments().Get(experiment));
   if (!entry->paused && !entry->canceled && !entry->config.detached &&
       record.trials < entry->config.searcher.max_trials) {
-    RETURN_IF_ERROR(MakeTrials(experiment, entry.get(), record));
+    if (const Status made = MakeTrials(experiment, entry.get(), record); !made.ok()) {
+      if (!made.Is(Code::kCancelled)) RETURN_IF_ERROR(TellWhyNone(experiment, record, made));
+      Touch(experiment, false);  // it is tried again, whoever asked for it
+      // NotFound of the code or of what it begins with: the experiment itself is there.
+      return made.Is(Code::kNotFound) ? FailedPreconditionError(std::string(made.message())) : made;
+    }
     ASSIGN_OR_RETURN(record, options_.catalog->experiments().Get(experiment));
   }
   const std::uint64_t max_trials = entry->config.searcher.max_trials;
@@ -249,7 +267,8 @@ Status Experiments::EnforceIntent(std::int64_t experiment) {
 
 void Experiments::Run(const std::stop_token& stop) {
   Clock::Duration last = options_.clock->Now();
-  std::set<std::int64_t> failing;  // said once, not each second
+  std::set<std::int64_t> failing;               // said once, not each second
+  std::optional<Clock::Duration> remove_again;  // when storage that could not be freed is looked at
   while (!stop.stop_requested()) {
     std::set<std::int64_t> due;
     bool removals = false;
@@ -263,7 +282,8 @@ void Experiments::Run(const std::stop_token& stop) {
         due.merge(later_);
         later_.clear();
       }
-      removals = std::exchange(removals_, false);
+      removals = std::exchange(removals_, false) ||
+                 (remove_again && options_.clock->Now() >= *remove_again);
     }
     bool failed = false;
     for (const std::int64_t id : due) {
@@ -283,7 +303,11 @@ void Experiments::Run(const std::stop_token& stop) {
       failed = true;
       Touch(id, false);
     }
-    if (removals) RemoveStorage();
+    if (removals) {
+      const bool freed = RemoveStorage(/*tell=*/!remove_again);
+      remove_again.reset();
+      if (!freed) remove_again = options_.clock->Now() + kRemovalRetry;
+    }
     if (failed) {
       MutexLock hold(&mu_);
       if (!stopping_) changed_.WaitFor(&mu_, kRetry);

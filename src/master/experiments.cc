@@ -54,6 +54,22 @@ Value AsConstant(const Value& value) {
   return out;
 }
 
+/// What is refused of new ones alone: those that are there must be readable for ever.
+Status CheckNew(const ExperimentConfig& config) {
+  const auto odd = [](const std::string& label) { return label.empty() || label.size() > 64; };
+  if (std::ranges::any_of(config.labels, odd)) {
+    return InvalidArgumentError("labels must have 1 to 64 bytes each");
+  }
+  constexpr std::string_view kS3 = "s3://";
+  if (config.storage.starts_with(kS3) &&
+      (config.storage.size() == kS3.size() || config.storage[kS3.size()] == '/')) {
+    return InvalidArgumentError(
+        fmt::format("checkpoint_storage {} names no bucket: s3://bucket/prefix",
+                    QuoteForMessage(config.storage)));
+  }
+  return Status::Ok();
+}
+
 }  // namespace
 
 Result<std::int64_t> ExperimentId(std::string_view text) {
@@ -111,6 +127,7 @@ Result<NewExperiment> Experiments::Prepare(const Request& request, ExperimentCon
         "detached: such a trial is a process that somebody else starts; start it again, and it "
         "joins by itself");
   }
+  RETURN_IF_ERROR(CheckNew(*config));
   if (config->launcher.empty() && config->slots > options_.slots) {
     return InvalidArgumentError(fmt::format(
         "resources.slots_per_trial is {}, and this master has {}: its trials would never start",
@@ -351,10 +368,16 @@ Status Experiments::ActivateTrial(const std::string& trial, const std::string& f
   MutexLock turn(&turn_);
   RETURN_IF_ERROR(CheckStarts(trial));
   const auto id = ExperimentId(ExperimentOfTrial(trial));
+  if (!id.ok()) return options_.engine->Activate(trial, from);
+  ASSIGN_OR_RETURN(const auto entry, Load(*id));
+  const bool paused = entry->paused;
+  const bool canceled = entry->canceled;
   // It lives again: what was asked for before does not hold any more.
-  if (id.ok()) RETURN_IF_ERROR(SetIntent(*id, false, false));
-  RETURN_IF_ERROR(options_.engine->Activate(trial, from));
-  if (!id.ok()) return Status::Ok();
+  RETURN_IF_ERROR(SetIntent(*id, false, false));
+  if (Status activated = options_.engine->Activate(trial, from); !activated.ok()) {
+    SetIntent(*id, paused, canceled).IgnoreError("the first error is the one to tell");
+    return activated;
+  }
   // Whoever asks after our answer must not be told that the experiment has ended.
   Advance(*id).IgnoreError("done again behind us");
   Touch(*id, true);
@@ -399,14 +422,10 @@ Result<std::int64_t> Experiments::Continue(const std::string& trial,
   }
   ASSIGN_OR_RETURN(const Experiment record, options_.catalog->experiments().Get(old));
   ASSIGN_OR_RETURN(const TrialView view, options_.engine->Summary(trial));
-  std::string from = request.from;
-  if (from.empty()) {
-    const auto start = view.record.NextStart(view.repository);
-    if (!start) {
-      return FailedPreconditionError(
-          fmt::format("trial {} has no checkpoint to begin with", trial));
-    }
-    from = start->id;
+  // Before anything is made: an experiment that has nothing to begin with would wait for ever.
+  ASSIGN_OR_RETURN(const auto start, view.record.StartFrom(request.from, view.repository));
+  if (!start) {
+    return FailedPreconditionError(fmt::format("trial {} has no checkpoint to begin with", trial));
   }
   Value source = ConfigOf(record);
   auto& members = *source.if_object();
@@ -433,7 +452,7 @@ Result<std::int64_t> Experiments::Continue(const std::string& trial,
   ExperimentConfig config;
   ASSIGN_OR_RETURN(NewExperiment experiment, Prepare(create, &config));
   experiment.parent_trial = trial;
-  experiment.parent_checkpoint = from;
+  experiment.parent_checkpoint = start->id;
   return Begin(experiment);
 }
 
@@ -538,9 +557,13 @@ Status Experiments::RemoveRepositories(std::int64_t experiment) {
   return first;
 }
 
-void Experiments::RemoveStorage() {
+bool Experiments::RemoveStorage(bool tell) {
   const auto pending = options_.catalog->ListSettings(std::string(kRemoval));
-  if (!pending.ok()) return LogWarning(pending.status().ToString());
+  if (!pending.ok()) {
+    if (tell) LogWarning(pending.status().ToString());
+    return false;
+  }
+  bool freed = true;
   for (const auto& [name, text] : *pending) {
     const auto experiment = ExperimentId(std::string_view(name).substr(kRemoval.size()));
     const auto what = DecodeJson(text);
@@ -557,10 +580,14 @@ void Experiments::RemoveStorage() {
                      error);
     }
     if (removed.ok()) removed = options_.catalog->DeleteSetting(name);
-    if (!removed.ok()) {
-      LogWarning(fmt::format("freeing the storage of {}: {}", name, removed.ToString()));
+    if (removed.ok()) continue;
+    freed = false;
+    if (tell) {
+      LogWarning(fmt::format("freeing the storage of experiment {}: {}; trying again",
+                             name.substr(kRemoval.size()), removed.ToString()));
     }
   }
+  return freed;
 }
 
 }  // namespace cairn::master

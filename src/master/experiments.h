@@ -164,11 +164,16 @@ class Experiments {
   Status MakeTrials(std::int64_t experiment, Entry* entry, const Experiment& record)
       REQUIRES(turn_);
   Status MakeTrial(std::int64_t experiment, Entry* entry, std::uint64_t index) REQUIRES(turn_);
+  /// Shows why it waits, until its trials are there.
+  Status TellWhyNone(std::int64_t experiment, const Experiment& record, const Status& why)
+      REQUIRES(turn_);
   /// What was asked for before a crash, and not done to every trial.
   Status EnforceIntent(std::int64_t experiment) REQUIRES(turn_);
   Result<std::vector<TrialRow>> TrialsOf(std::int64_t experiment);
   void Run(const std::stop_token& stop);
-  void RemoveStorage();
+  /// Frees the storage of what was deleted. False: some of it cannot be freed now, and is said
+  /// (`tell`).
+  bool RemoveStorage(bool tell);
   void Touch(std::int64_t experiment, bool soon);
   /// Takes away what trials of an experiment left in the storage. What is not theirs stays.
   Status RemoveRepositories(std::int64_t experiment);

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -12,6 +14,18 @@ namespace cairn::master {
 namespace {
 
 constexpr std::uint64_t kPageBytes = 1u << 20;
+
+/// Nanoseconds of what a run said in seconds; `now` for a time that there is not.
+std::int64_t TimeOf(const Value* seconds, std::int64_t now) {
+  constexpr double kMost = 9e9;  // about as many as fit
+  const double said = seconds == nullptr ? kMost : seconds->AsDouble(kMost);
+  return std::abs(said) < kMost ? static_cast<std::int64_t>(said * 1e9) : now;
+}
+
+int RankOf(const Value* rank) {
+  const std::int64_t said = rank == nullptr ? 0 : rank->AsInt();
+  return said >= 0 && said <= std::numeric_limits<int>::max() ? static_cast<int>(said) : 0;
+}
 
 LineLevel LevelOf(const Value* level) {
   const auto* text = level == nullptr ? nullptr : level->if_string();
@@ -191,15 +205,11 @@ Status LogCollector::AddNow(const std::string& trial, std::uint64_t run, const V
   LogBatch batch{.trial = trial, .run = run, .from = position, .next = position + lines.size()};
   for (const Value& line : lines) {
     const Value* text = line.Find("text");
-    const Value* time = line.Find("time");
-    const Value* rank = line.Find("rank");
     const Value* stream = line.Find("stream");
     if (text == nullptr || text->if_string() == nullptr) continue;
     batch.lines.push_back({.run = run,
-                           .time = time != nullptr && time->is_number()
-                                       ? static_cast<std::int64_t>(time->AsDouble() * 1e9)
-                                       : options_.clock->WallNanos(),
-                           .rank = rank == nullptr ? 0 : static_cast<int>(rank->AsInt()),
+                           .time = TimeOf(line.Find("time"), options_.clock->WallNanos()),
+                           .rank = RankOf(line.Find("rank")),
                            .level = LevelOf(line.Find("level")),
                            .from_stderr = stream != nullptr && stream->if_string() != nullptr &&
                                           *stream->if_string() == "stderr",

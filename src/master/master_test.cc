@@ -11,11 +11,13 @@
 #include <fstream>
 #include <set>
 
+#include "base/thread_annotations.h"
 #include "format/json.h"
 #include "master/api.h"
 #include "master/code_archive.h"
 #include "master/files.h"
 #include "net/http_client.h"
+#include "net/http_server.h"
 #include "storage/local/temp_directory.h"
 
 namespace cairn::master {
@@ -301,6 +303,16 @@ TEST_F(MasterTest, BadConfigsAndBodiesAreRefusedWithTheirPlace) {
                    Value::Object{{"config", "entrypoint: a\nresources: {slots_per_trial: 9}"}})
                   .text,
               HasSubstr("this master has 2"));
+  const std::string label(65, 'a');
+  for (const auto& [odd, why] : {std::pair("labels: [" + label + "]", "1 to 64 bytes"),
+                                 std::pair(std::string("labels: ['']"), "1 to 64 bytes"),
+                                 std::pair(std::string("checkpoint_storage: s3://"), "no bucket"),
+                                 std::pair(std::string("checkpoint_storage: s3:///a"), "bucket")}) {
+    const Answer one =
+        Post("/api/v1/experiments", Value::Object{{"config", "entrypoint: a\n" + odd}});
+    EXPECT_EQ(one.status, 400) << odd;
+    EXPECT_THAT(one.Text("message"), HasSubstr(why));
+  }
 }
 
 TEST_F(MasterTest, StrangersAreTurnedAway) {
@@ -458,6 +470,182 @@ TEST_F(MasterTest, WhatWaitsForSlotsIsQueuedInTheListTooAlsoAfterTheMasterWasSta
   Await(waiting, "QUEUED");
   std::ofstream(go) << "";
   Await(waiting, "COMPLETED");
+}
+
+/// A process that was started by hand and joined: what it says to the master.
+struct Joined {
+  std::string trial;
+  std::string base;
+  std::vector<HttpHeader> headers;
+};
+
+class JoinedMasterTest : public MasterTest {
+ protected:
+  Joined Join(const std::string& name) {
+    const Answer joined = Post("/trial/v1/join", Value::Object{{"external_id", name}});
+    EXPECT_EQ(joined.status, 200) << joined.text;
+    return {.trial = joined.Text("trial_id"),
+            .base = "/trial/v1/trials/" + joined.Text("trial_id") + "/runs/1",
+            .headers = {{"Authorization", "Bearer " + joined.Text("token")}}};
+  }
+  Answer Say(const Joined& run, const std::string& path, const Value& body) {
+    return Ask("POST", run.base + path, body, run.headers, /*with_token=*/false);
+  }
+  /// A checkpoint as the record knows it; there are no files.
+  void Save(const Joined& run, const std::string& id, int steps) {
+    const Value::Object what{{"registration", id}, {"id", id}, {"steps_completed", steps}};
+    EXPECT_EQ(Say(run, "/checkpoints", what).status, 201);
+    EXPECT_EQ(Say(run, "/checkpoints/" + id + "/complete", what).status, 200);
+  }
+};
+
+TEST_F(JoinedMasterTest, WhatIsNotThereIsNotBegunWith) {
+  const Joined one = Join("one");
+  const Joined other = Join("other");
+  Save(one, "11111111-1111-1111-1111-111111111111", 10);
+  Save(one, "22222222-2222-2222-2222-222222222222", 20);
+  Save(other, "33333333-3333-3333-3333-333333333333", 30);
+  EXPECT_EQ(
+      Say(one, "/checkpoints/11111111-1111-1111-1111-111111111111/deleted", Value::Object{}).status,
+      200);
+  const auto from = [](const char* id) {
+    return Value(Value::Object{
+        {"new", true}, {"from", id}, {"config", Value::Object{{"entrypoint", "true"}}}});
+  };
+  const std::string path = "/api/v1/trials/" + one.trial + "/continue";
+  const Answer deleted = Post(path, from("11111111"));
+  EXPECT_EQ(deleted.status, 404) << deleted.text;
+  EXPECT_THAT(deleted.Text("message"), HasSubstr("it is DELETED"));
+  EXPECT_EQ(Post(path, from("33333333")).status, 404);
+  EXPECT_EQ(Get("/api/v1/experiments").Int("total"), 2) << "none that would wait for ever";
+  EXPECT_EQ(Post(path, from("22222222")).status, 201);
+}
+
+TEST_F(JoinedMasterTest, ReportsComeInPagesWhateverTheirGroupIsCalled) {
+  const Joined run = Join("pages");
+  const std::string group(256, 'g');
+  for (int i = 1; i <= 7; ++i) {
+    Value::Object metrics{{"x", i}};
+    if (i % 2 == 1) metrics["odd"] = i;
+    EXPECT_EQ(Say(run, "/reports",
+                  Value::Object{{"sequence", i},
+                                {"group", group},
+                                {"steps_completed", i},
+                                {"metrics", std::move(metrics)}})
+                  .status,
+              200);
+  }
+  const auto pages = [&](const std::string& query) {
+    std::string steps;
+    for (std::int64_t after = 0;;) {
+      const Answer page = Get("/api/v1/trials/" + run.trial + "/metrics?group=" + group + query +
+                              "&after=" + std::to_string(after));
+      EXPECT_EQ(page.status, 200) << page.text;
+      for (const Value& one : *page.body.Find("metrics")->if_list()) {
+        steps += std::to_string(one.Find("steps_completed")->AsInt());
+      }
+      if (*page.body.Find("more") != Value(true)) return steps;
+      steps += '|';
+      after = page.Int("next");
+    }
+  };
+  EXPECT_EQ(pages("&limit=3"), "123|456|7");
+  EXPECT_EQ(pages("&limit=7"), "1234567");
+  EXPECT_EQ(pages("&limit=2&name=odd"), "13|57") << "those without it take no place";
+}
+
+TEST_F(JoinedMasterTest, LinesOfNoTimeAndNoRankAreKeptAsOfNow) {
+  const Joined run = Join("timeless");
+  const Value lines = Value::List{Value::Object{{"text", "a"}, {"time", 1e300}},
+                                  Value::Object{{"text", "b"}, {"time", -1e300}, {"rank", -5}},
+                                  Value::Object{{"text", "c"}, {"rank", std::int64_t{1} << 40}}};
+  const double before = static_cast<double>(Clock::System()->WallNanos()) / 1e9;
+  ASSERT_EQ(Say(run, "/logs", Value::Object{{"lines", lines}}).status, 200);
+  AwaitLog(run.trial, "\"c\"");
+  const Answer page = Get("/api/v1/trials/" + run.trial + "/logs");
+  for (const Value& line : *page.body.Find("lines")->if_list()) {
+    EXPECT_EQ(line.Find("rank")->AsInt(), 0);
+    EXPECT_NEAR(line.Find("time")->AsDouble(), before, 100);
+  }
+}
+
+TEST_F(MasterTest, CodeThatIsGoneIsToldAndWaitedFor) {
+  const std::string code = temp_.path() + "/code";
+  std::filesystem::create_directories(code);
+  const Answer stored = Ask("POST", "/api/v1/code", Value(*PackCode(code)));
+  const Answer made = Post("/api/v1/experiments", Value::Object{{"config", "entrypoint: 'true'\n"},
+                                                                {"code", stored.Text("code")},
+                                                                {"paused", true}});
+  ASSERT_EQ(made.status, 201) << made.text;
+  const std::string id = made.Text("id");
+  const std::string archive = data_ + "/code/" + stored.Text("code") + ".tar.gz";
+  std::filesystem::rename(archive, temp_.path() + "/away");
+  EXPECT_NE(Post("/api/v1/experiments/" + id + "/activate").status, 200);
+  const std::string path = "/api/v1/experiments/" + id;
+  EXPECT_THAT(Get(path).Text("message"), HasSubstr("its trials cannot be made: no code "));
+  std::filesystem::rename(temp_.path() + "/away", archive);
+  EXPECT_EQ(Await(id, "COMPLETED").Text("message"), "");
+}
+
+TEST_F(MasterTest, StorageThatCannotBeFreedNowIsFreedLater) {
+  const std::string id = Create("entrypoint: 'true'\n");
+  const std::string trial = Await(id, "COMPLETED").Text("trial");
+  const std::string repository = data_ + "/checkpoints/" + id + "/" + trial;
+  const std::string record = repository + "/cairn.json";
+  const std::string text = *ReadWhole(record);
+  std::ofstream(record) << "{";  // whose it is cannot be read
+  EXPECT_EQ(Ask("DELETE", "/api/v1/experiments/" + id).status, 200);
+  // Another removal, which goes through, shows that the first one was tried.
+  const std::string second = Create("entrypoint: 'true'\n");
+  const std::string other = data_ + "/checkpoints/" + second;
+  Await(second, "COMPLETED");
+  EXPECT_EQ(Ask("DELETE", "/api/v1/experiments/" + second).status, 200);
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  const auto await_gone = [&](const std::string& place) {
+    while (std::filesystem::exists(place)) {
+      ASSERT_LT(std::chrono::steady_clock::now(), until) << place;
+      Clock::System()->Sleep(std::chrono::milliseconds(20));
+    }
+  };
+  await_gone(other);
+  ASSERT_TRUE(std::filesystem::exists(repository));
+  std::ofstream(record) << text;
+  await_gone(repository);
+}
+
+TEST_F(MasterTest, AUrlThatAnswersBitByBitHoldsUpNobody) {
+  constexpr int kTests = 20;  // more than there are threads for requests
+  Mutex mu;
+  CondVar changed;
+  std::vector<HttpStream> answers;
+  auto url = HttpServer::Start({.listen = "127.0.0.1:0"},
+                               {{.method = "POST",
+                                 .pattern = "/",
+                                 .handler = [&](const ServerRequest&, const HttpReply& reply) {
+                                   MutexLock hold(&mu);
+                                   answers.push_back(reply.Stream(200, "text/plain"));
+                                   answers.back().Write("x");
+                                   changed.NotifyAll();
+                                 }}});
+  ASSERT_TRUE(url.ok());
+  const Answer hook = Post("/api/v1/webhooks", Value::Object{{"url", (*url)->url() + "/"}});
+  ASSERT_EQ(hook.status, 201) << hook.text;
+  auto testers = HttpClient::Open({.connections = kTests, .retry = {.max_attempts = 1}});
+  ASSERT_TRUE(testers.ok());
+  for (int i = 0; i < kTests; ++i) {
+    HttpRequest request{.method = "POST",
+                        .url = master_->url() + "/api/v1/webhooks/" + hook.Text("id") + "/test",
+                        .headers = {{"Authorization", "Bearer " + token_}}};
+    (*testers)->Start({.prepare = [request](int) -> Result<HttpRequest> { return request; },
+                       .done = [](const Result<HttpResponse>&) {},
+                       .max_attempts = 1});
+  }
+  {
+    MutexLock hold(&mu);
+    while (answers.size() < kTests) ASSERT_TRUE(changed.WaitFor(&mu, std::chrono::seconds(60)));
+  }
+  EXPECT_EQ(Get("/api/v1/experiments").status, 200);
+  master_.reset();  // nor do they keep it from ending
 }
 
 TEST(SlotsTest, OnlyWhatRunsOnThisMachineHasSlotsOfIt) {

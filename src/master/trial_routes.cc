@@ -8,10 +8,13 @@
 #include "format/json.h"
 #include "master/api.h"
 #include "master/api_json.h"
+#include "trial/report_limits.h"
 #include "trial/trial_service.h"
 
 namespace cairn::master {
 namespace {
+
+constexpr std::int64_t kMostReports = 100'000;  // in one answer
 
 ApiRoute::Answer Act(const ApiParts& parts, Status (Experiments::*act)(const std::string&)) {
   return [parts, act](const ApiCall& call) -> Result<ApiAnswer> {
@@ -95,9 +98,11 @@ Result<ApiAnswer> ReadMetrics(const ApiParts& parts, const ApiCall& call) {
   const std::string& trial = call.Param("trial");
   QueryReader reader(call);
   MetricQuery query{.trial = trial};
-  query.group = reader.Text("group", 64);
+  query.group = reader.Text("group", kMaxGroupBytes);
   query.names = reader.List("name");
   const auto points = reader.Int("points", 2, 100'000);
+  const std::int64_t limit = reader.Int("limit", 1, kMostReports).value_or(kMostReports);
+  const std::int64_t after = reader.Int("after", 0, std::int64_t{1} << 60).value_or(0);
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
   query.from_steps = reader.Int("from", -kMost, kMost).value_or(query.from_steps);
   query.to_steps = reader.Int("to", -kMost, kMost).value_or(query.to_steps);
@@ -105,6 +110,8 @@ Result<ApiAnswer> ReadMetrics(const ApiParts& parts, const ApiCall& call) {
   RETURN_IF_ERROR(reader.status());
   RETURN_IF_ERROR(CheckTrial(parts, trial));
   Value::List metrics;
+  bool more = false;
+  std::uint64_t next = 0;
   if (points) {
     ASSIGN_OR_RETURN(const std::vector<MetricSeries> all,
                      parts.catalog->metrics().Series(
@@ -120,7 +127,13 @@ Result<ApiAnswer> ReadMetrics(const ApiParts& parts, const ApiCall& call) {
       }
     }
   } else {
-    ASSIGN_OR_RETURN(const std::vector<ReportRow> rows, parts.catalog->metrics().Reports(query));
+    const auto most = static_cast<std::uint64_t>(limit);
+    ASSIGN_OR_RETURN(
+        std::vector<ReportRow> rows,
+        parts.catalog->metrics().Reports(query, static_cast<std::uint64_t>(after) + 1, most + 1));
+    more = rows.size() > most;
+    if (more) rows.pop_back();
+    next = rows.empty() ? static_cast<std::uint64_t>(after) : rows.back().seq;
     for (const ReportRow& row : rows) {
       metrics.emplace_back(Value::Object{{"group", row.group},
                                          {"steps_completed", row.steps},
@@ -135,8 +148,12 @@ Result<ApiAnswer> ReadMetrics(const ApiParts& parts, const ApiCall& call) {
   for (const MetricName& name : names) {
     listed.emplace_back(Value::Object{{"group", name.group}, {"name", name.name}});
   }
-  return ApiAnswer{
-      .body = Value::Object{{"metrics", std::move(metrics)}, {"names", std::move(listed)}}};
+  Value::Object body{{"metrics", std::move(metrics)}, {"names", std::move(listed)}};
+  if (!points) {
+    body["more"] = more;
+    body["next"] = next;
+  }
+  return ApiAnswer{.body = std::move(body)};
 }
 
 /// What a run says through this API: its own trial alone.

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <future>
 #include <utility>
 #include <vector>
 
@@ -22,6 +21,8 @@ constexpr std::size_t kEventsAtOnce = 1000;
 /// URLs that are told something at the same time: one that does not answer keeps its place for a
 /// while.
 constexpr int kConnections = 64;
+/// What an answer takes that comes bit by bit.
+constexpr auto kLongestAnswer = std::chrono::seconds(30);
 
 constexpr std::string_view kExperimentKey = "experiment.";
 
@@ -106,7 +107,8 @@ std::string WebhookSignature(std::string_view secret, std::int64_t seconds, std:
 Result<std::unique_ptr<WebhookSender>> WebhookSender::Open(Options options) {
   std::unique_ptr<WebhookSender> sender(new WebhookSender(std::move(options)));
   ASSIGN_OR_RETURN(sender->client_, HttpClient::Open({.connections = kConnections,
-                                                      .stall_timeout = std::chrono::seconds(10)}));
+                                                      .stall_timeout = std::chrono::seconds(10),
+                                                      .attempt_timeout = kLongestAnswer}));
   return sender;
 }
 
@@ -242,18 +244,12 @@ HttpCall WebhookSender::CallOf(const Webhook& webhook, const std::string& id, st
           .max_attempts = 1};
 }
 
-Result<std::string> WebhookSender::Test(const Webhook& webhook) {
+void WebhookSender::Test(const Webhook& webhook, std::function<void(Result<std::string>)> done) {
   const Value payload =
       Value::Object{{"id", "test"},
                     {"event", "test"},
                     {"time", static_cast<double>(options_.clock->WallNanos()) / 1e9}};
-  // Shared: the promise is kept also after the client was told to stop.
-  const auto promise = std::make_shared<std::promise<Result<std::string>>>();
-  auto answer = promise->get_future();
-  client_->Start(CallOf(webhook, "test", EncodeJson(payload), [promise](Result<std::string> said) {
-    promise->set_value(std::move(said));
-  }));
-  return answer.get();
+  client_->Start(CallOf(webhook, "test", EncodeJson(payload), std::move(done)));
 }
 
 Result<bool> WebhookSender::SendDue() {

@@ -51,8 +51,8 @@ class WebhookSender {
   void Stop();
   /// There are events that nobody looked at, or deliveries that others queued. Quick.
   void Wake();
-  /// Sends one now, once: how it was answered.
-  Result<std::string> Test(const Webhook& webhook);
+  /// Sends one now, once, and calls `done` with how it was answered: on a thread that others need.
+  void Test(const Webhook& webhook, std::function<void(Result<std::string>)> done);
 
  private:
   explicit WebhookSender(Options options) : options_(std::move(options)) {}

@@ -120,7 +120,8 @@ Status HttpClientOptions::Validate() const {
   if (retry.max_attempts < 1) {
     return InvalidArgumentError("HTTP client: retry.max_attempts must be at least 1");
   }
-  if (connect_timeout <= nanoseconds(0) || stall_timeout <= nanoseconds(0)) {
+  if (connect_timeout <= nanoseconds(0) || stall_timeout <= nanoseconds(0) ||
+      attempt_timeout < nanoseconds(0)) {
     return InvalidArgumentError("HTTP client: timeouts must be positive");
   }
   if (!ca_bundle.empty() && access(ca_bundle.c_str(), R_OK) != 0) {
@@ -206,6 +207,7 @@ class HttpClient::Loop {
     bool headers_ended = false;
     curl_off_t moved = 0;
     nanoseconds moved_at{0};
+    nanoseconds begun_at{0};
     Clock* clock = nullptr;
   };
   using Calls = std::multimap<nanoseconds, std::unique_ptr<Call>>;  // by the time they are due
@@ -311,7 +313,7 @@ class HttpClient::Loop {
     call->header_bytes = 0;
     call->headers_ended = false;
     call->moved = 0;
-    call->moved_at = now;
+    call->moved_at = call->begun_at = now;
     call->clock = options_.clock;
     Attach(std::move(call));
   }
@@ -530,16 +532,28 @@ class HttpClient::Loop {
     const nanoseconds now = options_.clock->Now();
     std::vector<CURL*> stalled;
     for (const auto& [easy, call] : active_) {
-      if (now - call->moved_at > Patience(*call)) stalled.push_back(easy);
+      if (now - call->moved_at > Patience(*call) || now > LastsUntil(*call))
+        stalled.push_back(easy);
     }
     for (CURL* easy : stalled) {
       std::unique_ptr<Call> call = Detach(easy);
-      const double seconds = std::chrono::duration<double>(Patience(*call)).count();
-      Status error = DeadlineExceededError(
-          fmt::format("{} {}: no byte moved for {:g} s", call->request.method,
-                      call->request.url.substr(0, call->request.url.find('?')), seconds));
+      const auto seconds = [](nanoseconds time) {
+        return std::chrono::duration<double>(time).count();
+      };
+      Status error = DeadlineExceededError(fmt::format(
+          "{} {}: {}", call->request.method,
+          call->request.url.substr(0, call->request.url.find('?')),
+          now > LastsUntil(*call)
+              ? fmt::format("not answered in full within {:g} s", seconds(options_.attempt_timeout))
+              : fmt::format("no byte moved for {:g} s", seconds(Patience(*call)))));
       Finish(std::move(call), std::move(error));
     }
+  }
+
+  /// By then one attempt is over in any case.
+  nanoseconds LastsUntil(const Call& call) const {
+    return options_.attempt_timeout == nanoseconds(0) ? nanoseconds::max()
+                                                      : call.begun_at + options_.attempt_timeout;
   }
 
   nanoseconds Patience(const Call& call) const {
@@ -569,7 +583,7 @@ class HttpClient::Loop {
       soonest = std::clamp(waiting_.begin()->first - now, nanoseconds(0), kPollWithTimers);
     }
     for (const auto& [easy, call] : active_) {
-      const nanoseconds left = call->moved_at + Patience(*call) - now;
+      const nanoseconds left = std::min(call->moved_at + Patience(*call), LastsUntil(*call)) - now;
       soonest = std::min(soonest, std::max(left, nanoseconds(milliseconds(1))));
     }
     return soonest;

@@ -22,6 +22,9 @@ struct HttpClientOptions {
   /// A request on which no byte moved for so long is given up (and tried again). Raise it for
   /// servers that think long before they answer.
   std::chrono::nanoseconds stall_timeout = std::chrono::seconds(60);
+  /// One attempt is given up after so long, whatever moves: for servers that may keep one busy on
+  /// purpose. 0: none.
+  std::chrono::nanoseconds attempt_timeout{0};
   /// PEM file of the authorities that server certificates are checked against; "": the system's.
   std::string ca_bundle;
   /// Go through the proxies that the environment names (http_proxy, https_proxy, no_proxy), as

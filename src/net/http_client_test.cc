@@ -7,11 +7,14 @@
 
 #include <atomic>
 #include <latch>
+#include <optional>
 #include <set>
+#include <thread>
 #include <vector>
 
 #include "base/manual_clock.h"
 #include "base/thread_annotations.h"
+#include "net/http_server.h"
 #include "net/test_http_server.h"
 
 namespace cairn {
@@ -322,6 +325,39 @@ TEST(HttpClient, SilentServerIsDeadlineExceededInTheEnd) {
   const auto response = client->Fetch({.url = server.url() + "/"});
   release.count_down();
   EXPECT_TRUE(response.status().Is(Code::kDeadlineExceeded)) << response.status().ToString();
+}
+
+TEST(HttpClient, AnAnswerThatNeverEndsIsGivenUp) {
+  ManualClock clock;
+  std::optional<HttpStream> answer;
+  std::latch asked(1);
+  auto server = HttpServer::Start({.listen = "127.0.0.1:0"},
+                                  {{.method = "GET",
+                                    .pattern = "/",
+                                    .handler = [&](const ServerRequest&, const HttpReply& reply) {
+                                      answer = reply.Stream(200, "text/plain");
+                                      asked.count_down();
+                                    }}});
+  ASSERT_TRUE(server.ok()) << server.status().ToString();
+  std::atomic<int> pieces = 0;
+  const std::jthread writer([&] {
+    asked.wait();
+    // Each piece comes in time, by the clock, and there is always one more.
+    while (answer->Write("x")) {
+      ++pieces;
+      clock.Advance(milliseconds(100));
+      Clock::System()->Sleep(milliseconds(1));
+    }
+  });
+  HttpClientOptions options = Quick();
+  options.clock = &clock;
+  options.stall_timeout = seconds(10);
+  options.attempt_timeout = seconds(30);
+  options.retry.max_attempts = 1;
+  const auto response = Open(options)->Fetch({.url = (*server)->url() + "/"});
+  EXPECT_TRUE(response.status().Is(Code::kDeadlineExceeded)) << response.status().ToString();
+  EXPECT_THAT(response.status().ToString(), HasSubstr("within 30 s"));
+  EXPECT_GT(pieces, 100) << "it was not silent";
 }
 
 TEST(HttpClient, APatientRequestIsGivenItsTime) {

@@ -315,18 +315,8 @@ Result<std::string> TrialEngine::ContinueAsNew(const std::string& trial, const s
     MutexLock hold(&mu_);
     const TrialRecord* parent = Find(trial);
     if (parent == nullptr) return NotFoundError(fmt::format("no trial {}", trial));
-    std::optional<StartPoint> point = parent->NextStart(RepositoryOf(*parent));
-    // It may be another's itself: of a trial that began with it and saved none.
-    if (!from.empty() && !(point && point->id == from)) {
-      const CheckpointRecord* chosen = parent->Find(from);
-      if (chosen == nullptr || chosen->state != CheckpointState::kCompleted) {
-        return NotFoundError(fmt::format("trial {} has no checkpoint {}", trial, from));
-      }
-      point = StartPoint{.id = chosen->id,
-                         .steps = chosen->steps,
-                         .metadata = chosen->metadata,
-                         .repository = RepositoryOf(*parent)};
-    }
+    ASSIGN_OR_RETURN(const std::optional<StartPoint> point,
+                     parent->StartFrom(from, RepositoryOf(*parent)));
     Value config = ToValue(parent->config);
     if (!overrides.is_null()) Override(overrides, &config);
     if (id.empty()) id = NextId();

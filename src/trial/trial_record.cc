@@ -181,6 +181,23 @@ std::optional<StartPoint> TrialRecord::NextStart(const std::string& repository) 
       .id = own->id, .steps = own->steps, .metadata = own->metadata, .repository = repository};
 }
 
+Result<std::optional<StartPoint>> TrialRecord::StartFrom(const std::string& from,
+                                                         const std::string& repository) const {
+  std::optional<StartPoint> next = NextStart(repository);
+  // What is next may be another's: of a trial that began with it and saved none.
+  if (from.empty() || (next && next->id == from)) return next;
+  const CheckpointRecord* named = Find(from);
+  if (named == nullptr || named->state != CheckpointState::kCompleted) {
+    return NotFoundError(fmt::format(
+        "trial {} has no checkpoint {}{}", id, from,
+        named == nullptr ? "" : fmt::format(": it is {}", CheckpointStateName(named->state))));
+  }
+  return std::optional(StartPoint{.id = named->id,
+                                  .steps = named->steps,
+                                  .metadata = named->metadata,
+                                  .repository = repository});
+}
+
 std::string RepositoryOf(const TrialRecord& trial) {
   std::string storage = trial.config.storage;
   while (storage.size() > 1 && storage.ends_with('/')) storage.pop_back();

@@ -107,6 +107,9 @@ struct TrialRecord {
   const CheckpointRecord* Newest() const;
   /// What the next run starts from: the chosen one, else the newest, else the parent's.
   std::optional<StartPoint> NextStart(const std::string& repository) const;
+  /// The same, or the checkpoint `from` unless that is "". NotFound: it has no such one (any more).
+  Result<std::optional<StartPoint>> StartFrom(const std::string& from,
+                                              const std::string& repository) const;
   /// A copy with `reports` empty.
   TrialRecord WithoutReports() const;
 };
