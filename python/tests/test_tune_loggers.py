@@ -425,6 +425,20 @@ def test_the_table_has_the_metrics_of_the_user_alone(tmp_path):
     assert CLIReporter().table([trial])[0] == ["trial", "status", "lr", "iter", "time (s)", "loss"]
 
 
+def test_columns_have_titles_and_the_best_come_first_if_that_is_asked_for(tmp_path):
+    trials = population(4)
+    trials[3].last_result = {}
+    reporter = CLIReporter(
+        metric_columns={"loss": "how bad"}, parameter_columns={"o/m": "inner"}, metric="loss", mode="min",
+        sort_by_metric=True, max_column_length=3, max_error_rows=5, infer_limit=2, print_intermediate_tables=True,
+    )  # fmt: skip
+    trials[0].config["o"]["m"] = "long text"
+    header, rows, _ = reporter.table(trials)
+    assert header == ["trial", "status", "inner", "iter", "time (s)", "how bad"]
+    assert [(row[0], row[-1]) for row in rows] == [("t001", "99"), ("t000", "100"), ("t002", ""), ("t003", "")]
+    assert rows[1][2] == "lo…"
+
+
 def test_files_get_plain_lines():
     now = [0.0]
     out = io.StringIO()

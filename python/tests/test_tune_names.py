@@ -49,8 +49,17 @@ def test_the_modules_that_programs_import_from():
     from cairn.air.config import CheckpointConfig, FailureConfig, RunConfig
     from cairn.air.result import Result
     from cairn.air.session import get_checkpoint, report
+    from cairn.tune.error import TuneError
+    from cairn.tune.experiment import Trial
+    from cairn.tune.progress_reporter import CLIReporter
+    from cairn.tune.schedulers.async_hyperband import ASHAScheduler
+    from cairn.tune.schedulers.median_stopping_rule import MedianStoppingRule
+    from cairn.tune.schedulers.pbt import PopulationBasedTraining
+    from cairn.tune.schedulers.trial_scheduler import FIFOScheduler, TrialScheduler
     from cairn.tune.search.basic_variant import BasicVariantGenerator
+    from cairn.tune.search.concurrency_limiter import ConcurrencyLimiter
     from cairn.tune.search.optuna import OptunaSearch
+    from cairn.tune.search.searcher import Searcher
     from cairn.tune.stopper import CombinedStopper, MaximumIterationStopper, TrialPlateauStopper
 
     assert (Checkpoint, Result, RunConfig) == (tune.Checkpoint, tune.Result, tune.RunConfig)
@@ -58,7 +67,24 @@ def test_the_modules_that_programs_import_from():
     assert (get_checkpoint, report) == (tune.get_checkpoint, tune.report)
     assert BasicVariantGenerator is tune.search.BasicVariantGenerator
     assert OptunaSearch is tune.search.OptunaSearch
+    from cairn.tune.tune_config import TuneConfig
+
+    assert (TuneError, Trial, TuneConfig) == (tune.TuneError, tune.Trial, tune.TuneConfig)
+    assert CLIReporter is tune.CLIReporter
+    for one in (ASHAScheduler, MedianStoppingRule, PopulationBasedTraining, FIFOScheduler, TrialScheduler):
+        assert getattr(tune.schedulers, one.__name__) is one
+    assert issubclass(ConcurrencyLimiter, Searcher) and Searcher is tune.search.Searcher
     assert CombinedStopper(MaximumIterationStopper(3), TrialPlateauStopper("x"))
+
+
+def test_names_that_are_not_here_say_what_to_write():
+    with pytest.raises(AttributeError, match="no run: use tune.Tuner"):
+        tune.run  # noqa: B018
+    with pytest.raises(AttributeError, match="no ExperimentAnalysis: use tune.Tuner.restore"):
+        tune.ExperimentAnalysis  # noqa: B018
+    with pytest.raises(AttributeError, match="no nonsense$"):
+        tune.nonsense  # noqa: B018
+    assert not hasattr(tune, "nonsense")
 
 
 class Placed(tune.Trainable):
@@ -168,8 +194,18 @@ def test_resources_are_a_dict_and_stay_with_the_trainable(tmp_path):
         tune.with_resources(f, lambda config: {"cpu": 2})
 
 
-def test_should_checkpoint_key_has_a_name():
+def test_resources_of_ones_own_keep_their_names(tmp_path):
+    def f(config):
+        tune.report({"told": tune.get_trial_resources()})
+
+    wanted = tune.with_resources(f, {"cpu": 2, "custom_resources": {"hdd": 80}})
+    [result] = tune.Tuner(wanted, run_config=tune.RunConfig(storage_path=tmp_path, verbose=0)).fit()
+    assert result.metrics["told"] == {"CPU": 2.0, "hdd": 80.0}
+
+
+def test_keys_have_names():
     assert tune.result.SHOULD_CHECKPOINT == "should_checkpoint"
+    assert {"training_iteration", "pid", "config"} < set(tune.result.AUTO_RESULT_KEYS)
 
 
 def test_import_is_light():

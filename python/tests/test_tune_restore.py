@@ -143,6 +143,12 @@ def test_a_report_that_is_made_up_for_is_answered_too(tmp_path, trainable, at, e
     ).fit()  # fmt: skip
     assert os.path.exists(tmp_path / "flag")
     assert [r["n"] for r in results[0].results] == [1, 2, 3, 4] and results[0].error is None
+    # Also the one that nobody reported is among its checkpoints, wherever they are.
+    assert [c.to_dict()["n"] for c in results[0].checkpoints] == [1, 2, 3, 4]
+    (tmp_path / "e").rename(tmp_path / "moved")
+    [moved] = tune.Tuner.restore(tmp_path / "moved", trainable).get_results()
+    assert [c.to_dict()["n"] for c in moved.checkpoints] == [1, 2, 3, 4]
+    assert all(c.path.startswith(str(tmp_path / "moved")) for c in moved.checkpoints)
 
 
 def test_a_killed_tuner_leaves_no_socket_behind(program, tmp_path):
@@ -245,6 +251,28 @@ def test_errored_trials_are_resumed_or_restarted(tmp_path, options, expected):
             rows = [int(row["training_iteration"]) for row in csv.DictReader(file)]
         each = list(range(1, result.metrics["training_iteration"] + 1))
         assert logged == rows == each, "each iteration stands in the logs once"
+
+
+def test_the_results_on_record_are_there_without_running_anything(tmp_path):
+    sometimes, marker = failing(tmp_path)
+    fitted = tune.Tuner(
+        sometimes,
+        param_space={"fails": tune.grid_search([False, True])},
+        tune_config=tune.TuneConfig(metric="it", mode="max"),
+        run_config=tune.RunConfig(storage_path=tmp_path, name="e", verbose=0),
+    )
+    with pytest.raises(RuntimeError, match="before fit"):
+        fitted.get_results()
+    before = [(r.config, r.results) for r in fitted.fit()]
+    (tmp_path / "e").rename(tmp_path / "moved")
+    tuner = tune.Tuner.restore(tmp_path / "moved", sometimes, resume_errored=True)
+    known = tuner.get_results()
+    assert [(r.config, r.results) for r in known] == before and known.num_errors == 1
+    assert known.get_best_result().metrics["it"] == 2
+    assert known[1].checkpoint.path.startswith(str(tmp_path / "moved"))
+    marker.unlink()
+    assert [r.metrics["it"] for r in tuner.fit()] == [2, 3]
+    assert [r.metrics["it"] for r in tuner.get_results()] == [2, 3]
 
 
 def test_names_continue_after_a_restore(tmp_path):

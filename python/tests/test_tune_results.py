@@ -64,7 +64,7 @@ def test_what_is_missing_is_said():
     assert (
         len(empty) == 2 and [r.trial_id for r in empty] == ["a", "b"] and empty[1].trial_id == "b"
     )
-    assert empty[0].metrics is None and empty[0].error is None
+    assert empty[0].metrics["trial_id"] == "a" and empty[0].error is None
     assert (
         empty.num_errors == 1
         and isinstance(empty.errors[0], TrialError)
@@ -79,6 +79,27 @@ def test_what_is_missing_is_said():
     with pytest.raises(ValueError, match="scope"):
         empty.get_best_result("m", "max", scope="middle")
     assert grid([[1], [2]], metric="m", mode="min").get_best_result().config["i"] == 0
+
+
+@pytest.mark.parametrize("error", [None, "Traceback"])
+def test_a_trial_that_never_reported_has_metrics_that_say_which_it_was(error):
+    result = Result("a", "/x", {"lr": 1}, [], error, "ERROR" if error else "TERMINATED", [])
+    assert result.metrics.get("training_iteration") is None
+    assert result.metrics["config"] == {"lr": 1} and result.metrics["trial_id"] == "a"
+    assert result.metrics["done"] is (error is None)
+    assert len(result.metrics_dataframe) == 0
+
+
+def test_a_result_is_shown_by_what_the_trial_reported():
+    result = Result("a", "/x", {"lr": 1}, [{"loss": 0.5, "pid": 7, "time_total_s": 1.0}])
+    assert "metrics={'loss': 0.5}" in repr(result)
+
+
+def test_the_best_of_one_is_that_whatever_it_reported():
+    assert grid([[3]]).get_best_result().config["i"] == 0
+    assert grid([[]]).get_best_result().metrics["trial_id"] == "t0"
+    with pytest.raises(RuntimeError, match="no trial has a value of 'm'"):
+        grid([[]]).get_best_result("m", "max")
 
 
 def test_dataframes():

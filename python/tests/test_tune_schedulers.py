@@ -338,7 +338,8 @@ def test_callbacks_see_everything_in_order(tmp_path):
             self.seen.append(("result", result["training_iteration"], result["config"]))
 
         def on_checkpoint(self, iteration, trials, trial, checkpoint):
-            self.seen.append("checkpoint")
+            assert trial.checkpoint is checkpoint and trial.logdir == trial.path
+            self.seen.append(("checkpoint", checkpoint.to_dict()))
 
         def on_trial_complete(self, iteration, trials, trial):
             self.seen.append("complete")
@@ -348,7 +349,7 @@ def test_callbacks_see_everything_in_order(tmp_path):
 
     def f(config):
         tune.report({"a": 1})
-        tune.report({"a": 2}, checkpoint=tune.Checkpoint.from_dict({}))
+        tune.report({"a": 2}, checkpoint=tune.Checkpoint.from_dict({"k": 3}))
 
     recorder = Recorder()
     tune.Tuner(
@@ -360,7 +361,7 @@ def test_callbacks_see_everything_in_order(tmp_path):
         "setup",
         "start",
         ("result", 1, {"x": 1}),
-        "checkpoint",
+        ("checkpoint", {"k": 3}),
         "save",
         ("result", 2, {"x": 1}),
         "complete",
@@ -382,6 +383,18 @@ def test_callbacks_are_told_that_a_trial_goes_on_from_a_checkpoint(tmp_path):
         def log_trial_save(self, trial):
             self.seen.append("save")
 
+        def on_trial_recover(self, iteration, trials, trial, **info):
+            self.seen.append(("recover", trial.error.splitlines()[-1]))
+
+        def setup(self, num_samples=None, **info):
+            self.seen.append(("setup", num_samples))
+
+        def on_checkpoint(self, iteration, trials, trial, checkpoint, **info):
+            self.seen.append(checkpoint.to_dict())
+
+        def on_step_end(self, iteration, trials, **info):
+            self.steps = (iteration, len(trials))
+
     def f(config):
         if tune.get_checkpoint() is None:
             tune.report({"a": 1}, checkpoint=tune.Checkpoint.from_dict({}))
@@ -397,7 +410,9 @@ def test_callbacks_are_told_that_a_trial_goes_on_from_a_checkpoint(tmp_path):
     )
     [result] = tune.Tuner(f, run_config=run).fit()
     assert result.error is None
-    assert recorder.seen == ["start", "save", "start", "restore"]
+    recovered = ("recover", "RuntimeError: once")
+    assert recorder.seen == [("setup", 1), "start", {}, "save", recovered, "start", "restore"]
+    assert recorder.steps[0] > 0 and recorder.steps[1] == 1
 
 
 def test_resources_bound_how_many_run_at_a_time(tmp_path):

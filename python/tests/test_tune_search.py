@@ -46,6 +46,7 @@ def test_every_domain_is_drawn_within_its_bounds():
         "qrandint": search_space.qrandint(0, 12, 4),
         "lograndint": search_space.lograndint(1, 1000),
         "qlograndint": search_space.qlograndint(2, 64, 2),
+        "within": search_space.qlograndint(1, 10, 2),  # as Ray's documentation has it
         "randn": search_space.randn(5, 0.1),
         "qrandn": search_space.qrandn(0, 10, 2),
         "nested": {"choice": search_space.choice(["a", [1, 2], None]), "plain": (1, 2)},
@@ -59,6 +60,7 @@ def test_every_domain_is_drawn_within_its_bounds():
         assert config["qrandint"] in (0, 4, 8, 12)
         assert 1 <= config["lograndint"] < 1000
         assert config["qlograndint"] in range(2, 65, 2)
+        assert config["within"] in (2, 4, 6, 8, 10)
         assert 4 < config["randn"] < 6
         assert config["qrandn"] % 2 == 0
         assert config["nested"]["choice"] in ("a", [1, 2], None)
@@ -104,6 +106,19 @@ def test_functions_that_draw_get_the_same_numbers_for_the_same_seed():
     assert random.random() == expected  # the user's own generator was left alone
     assert got == configs(space, 4)
     assert len({c["a"] for c in got}) == 4
+
+
+def test_the_generator_of_the_program_seeds_a_search_that_has_no_seed():
+    before = numpy.random.get_state()
+    try:
+        numpy.random.seed(1234)
+        first = [BasicVariantGenerator().seed for _ in range(2)]
+        numpy.random.seed(1234)
+        assert [BasicVariantGenerator().seed for _ in range(2)] == first
+        assert first[0] != first[1]
+    finally:
+        numpy.random.set_state(before)
+    assert BasicVariantGenerator().seed not in first
 
 
 def test_functions_that_wait_for_each_other_are_named():
@@ -285,6 +300,12 @@ def test_optuna_takes_points_failures_and_nan():
 def test_what_optuna_cannot_search_is_refused(space, part):
     with pytest.raises(ValueError, match=part):
         OptunaSearch(metric="m", mode="min").set_search_properties(None, None, space)
+
+
+def test_optuna_rounds_integers_to_multiples_too():
+    search = OptunaSearch(metric="loss", mode="min", seed=1)
+    search.set_search_properties(None, None, {"x": tune.qrandint(1, 10, 3)})
+    assert {search.suggest(str(i))["x"] for i in range(30)} == {3, 6, 9}
 
 
 def test_optuna_needs_a_metric():

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import shutil
+import signal
 import socket
 import sys
 import threading
@@ -420,6 +421,57 @@ def test_a_retry_never_writes_into_the_directory_of_a_dead_attempt(tmp_path):
     assert [c.to_dict()["i"] for c, _ in result.best_checkpoints] == [1, 2]
 
 
+class Done(tune.Trainable):
+    def step(self):
+        return {"n": self.iteration + 1}
+
+
+def never_says_it(config):
+    for n in range(1, 9):
+        tune.report({"n": n})
+
+
+def says_it(config):
+    for n in range(1, 9):
+        tune.report({"n": n, "done": n == 3})
+
+
+@pytest.mark.parametrize(
+    "trainable,stop,ends",
+    [
+        (Done, {"done": True, "training_iteration": 4}, 4),
+        (never_says_it, {"done": True, "n": 5}, 5),
+        (says_it, {"done": True, "n": 5}, 3),
+        (says_it, lambda trial_id, result: result["done"], 3),
+    ],
+)
+def test_trials_are_stopped_by_done_as_in_rays_examples(tmp_path, trainable, stop, ends):
+    run = tune.RunConfig(storage_path=tmp_path, verbose=0, stop=stop)
+    [result] = tune.Tuner(trainable, run_config=run).fit()
+    assert result.error is None and result.metrics["n"] == ends
+
+
+def test_what_a_killed_run_was_removing_is_gone_at_the_end(tmp_path):
+    """The next run may end without a checkpoint of its own, which would have swept."""
+
+    def f(config):
+        if tune.get_checkpoint() is None:
+            for i in range(2):
+                tune.report({"i": i}, checkpoint=tune.Checkpoint.from_dict({"i": i}))
+            # As a removal begins.
+            os.unlink(os.path.join(tune.get_trial_dir(), "checkpoint_000001", "manifest.json"))
+            os.kill(os.getpid(), signal.SIGKILL)
+        tune.report({"i": 2})
+
+    run = tune.RunConfig(
+        storage_path=tmp_path, verbose=0, failure_config=tune.FailureConfig(max_failures=1)
+    )
+    [result] = tune.Tuner(f, run_config=run).fit()
+    assert result.error is None and result.metrics["i"] == 2
+    left = [name for name in os.listdir(result.path) if name.startswith("checkpoint_")]
+    assert left == ["checkpoint_000002"]
+
+
 def test_a_deleted_newest_checkpoint_leaves_the_older_ones(tmp_path):
     import shutil
 
@@ -572,6 +624,8 @@ def test_errors_of_configuration():
         tune.RunConfig(storage_path="a", local_dir="b")
     with pytest.raises(ValueError):
         tune.Tuner("not callable")
+    with pytest.raises(ValueError, match="param_space must be a dict"):
+        tune.Tuner(lambda config: None, param_space=[1])
     for wrong in (True, "3", float("nan"), 0, -1):
         with pytest.raises(ValueError, match="time_budget_s"):
             tune.TuneConfig(time_budget_s=wrong)

@@ -57,6 +57,9 @@ class ReadOnly : public RepositoryAccess {
                                           const std::vector<std::string>&) override {
     return UnimplementedError("reindexing removes nothing");
   }
+  Status Tidy(const std::string&, const Owner&) override {
+    return UnimplementedError("reindexing deletes nothing");
+  }
   Status Pin(const std::string&, const std::string&, bool) override {
     return UnimplementedError("reindexing pins nothing");
   }

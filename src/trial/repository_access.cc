@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -112,6 +113,19 @@ class RealRepositories final : public RepositoryAccess {
     RETURN_IF_ERROR(manager->Close());
     if (gone.empty() && !failed.ok()) return failed;
     return gone;
+  }
+
+  Status Tidy(const std::string& repository, const Owner& owner) override {
+    const auto store = OpenExisting(repository);
+    if (store.status().Is(Code::kNotFound)) return Status::Ok();
+    RETURN_IF_ERROR(store.status());
+    const auto view = RepositoryReader(store->get()).Read();
+    RETURN_IF_ERROR(view.status());
+    const auto half_removed = [](const Checkpoint& one) { return one.removed && !one.foreign; };
+    if (view->unfinished.empty() && std::ranges::none_of(view->checkpoints, half_removed)) {
+      return Status::Ok();
+    }
+    return Remove(repository, owner, {}).status();  // whoever opens it sweeps
   }
 
   Status Pin(const std::string& repository, const std::string& id, bool pinned) override {

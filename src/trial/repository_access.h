@@ -52,6 +52,10 @@ class RepositoryAccess {
   /// are gone now; an error when none could be. Never called while a run lives.
   virtual Result<std::vector<std::string>> Remove(const std::string& repository, const Owner& owner,
                                                   const std::vector<std::string>& ids) = 0;
+  /// Deletes what runs that died left half made or half removed, as the owner, between two runs.
+  /// Opens the repository for writing only where there is such a thing. OK: also without a
+  /// repository.
+  virtual Status Tidy(const std::string& repository, const Owner& owner) = 0;
   /// Pins the checkpoint or takes the pin away, also while a run lives: of a pin and a removal at
   /// the same time one wins. NotFound, FailedPrecondition: it was removed.
   virtual Status Pin(const std::string& repository, const std::string& id, bool pinned) = 0;

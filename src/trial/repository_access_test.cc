@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <filesystem>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -64,6 +66,39 @@ TEST(RepositoryAccess, FindsWhatWasCommittedAndRemovesAsTheOwnerBetweenRuns) {
   EXPECT_EQ(repositories->Remove(repository, {.run = 3}, {ids[0]}).value().size(), 1u);
   EXPECT_FALSE(repositories->Remove(repository, {.run = 2}, {ids[2]}).ok());
   EXPECT_EQ(repositories->List(repository).value().size(), 1u);
+}
+
+TEST(RepositoryAccess, WhatARunWasRemovingWhenItDiedIsTidiedUp) {
+  TempDirectory directory;
+  const std::string repository = directory / "e/1";
+  auto repositories = RepositoryAccess::Real();
+  EXPECT_TRUE(repositories->Tidy(repository, {.run = 3}).ok());
+  EXPECT_FALSE(std::filesystem::exists(repository)) << "nothing is made";
+  std::string path;
+  {
+    auto manager =
+        CheckpointManager::Open(
+            {.directory = repository, .run = 3, .retention = {.keep_last = std::nullopt}})
+            .value();
+    path = Save(manager.get(), 1, 10).path;
+    Save(manager.get(), 2, 20);
+    ASSERT_TRUE(manager->Close().ok());
+  }
+  const auto generations = [&] {
+    std::set<std::string> names;
+    for (const auto& one : std::filesystem::directory_iterator(repository + "/generations")) {
+      names.insert(one.path().filename());
+    }
+    return names;
+  };
+  const auto before = generations();
+  EXPECT_TRUE(repositories->Tidy(repository, {.run = 3}).ok());
+  EXPECT_EQ(generations(), before) << "where nothing is left, nobody opens it for writing";
+  // A removal begins with the manifest.
+  ASSERT_TRUE(std::filesystem::remove(path + "/manifest.json"));
+  ASSERT_TRUE(repositories->Tidy(repository, {.run = 3}).ok());
+  EXPECT_FALSE(std::filesystem::exists(path));
+  EXPECT_EQ(repositories->List(repository).value().size(), 1U);
 }
 
 TEST(RepositoryAccess, WhoClaimsFirstHasTheRepositoryAndOthersRemoveNothing) {

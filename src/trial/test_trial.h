@@ -212,6 +212,16 @@ class FakeRepositories final : public RepositoryAccess {
     changed_.NotifyAll();
     return ids;
   }
+  Status Tidy(const std::string& repository, const Owner& owner) override {
+    MutexLock hold(&mu_);
+    tidied_.emplace_back(repository, owner.run);
+    return Status::Ok();
+  }
+  /// Where it was asked to, and in the name of which run.
+  std::vector<std::pair<std::string, std::uint64_t>> tidied() {
+    MutexLock hold(&mu_);
+    return tidied_;
+  }
   Status Pin(const std::string& repository, const std::string& id, bool pinned) override {
     MutexLock hold(&mu_);
     for (FoundCheckpoint& one : found_[repository]) {
@@ -302,6 +312,7 @@ class FakeRepositories final : public RepositoryAccess {
   std::map<std::string, std::string> jobs_ GUARDED_BY(mu_);
   std::map<std::string, std::uint64_t> runs_ GUARDED_BY(mu_);
   std::vector<std::string> removed_ GUARDED_BY(mu_);
+  std::vector<std::pair<std::string, std::uint64_t>> tidied_ GUARDED_BY(mu_);
 };
 
 /// An event log in memory that can fail.

@@ -336,6 +336,8 @@ class TrialEngine {
   /// Before the engine writes there itself: numbers that runs of a lost record had are taken, and
   /// that is durable. OK when none are.
   Status LearnRuns(const std::string& trial) EXCLUDES(mu_);
+  /// Deletes what its runs left half made or half removed. While none lives.
+  Status Tidy(const std::string& trial) EXCLUDES(mu_);
   /// Whose the repository is; "": nobody's. `claim`: then it becomes that job's, if that is
   /// possible.
   Result<std::string> OwnerOf(const std::string& repository, const std::string& claim);

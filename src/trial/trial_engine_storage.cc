@@ -177,6 +177,19 @@ Status TrialEngine::RegisterFound(const std::string& trial) {
   return Status::Ok();
 }
 
+Status TrialEngine::Tidy(const std::string& trial) {
+  RETURN_IF_ERROR(LearnRuns(trial));
+  std::string repository;
+  RepositoryAccess::Owner owner;
+  {
+    MutexLock hold(&mu_);
+    const TrialRecord* record = Find(trial);
+    repository = Locate(RepositoryOf(*record));
+    owner = {.job = record->job, .run = record->core.run};
+  }
+  return options_.repositories->Tidy(repository, owner);
+}
+
 void TrialEngine::Retain(const std::string& trial) {
   std::string repository;
   std::vector<Removal> removals;

@@ -384,15 +384,25 @@ void TrialEngine::OnLaunch(const LaunchInfo& info) {
 }
 
 void TrialEngine::Ended(const std::string& trial, std::uint64_t run, const Value& how) {
+  bool tidy = false;
   {
     MutexLock hold(&mu_);
     const TrialRecord* record = Find(trial);
     if (record == nullptr || record->core.run != run || !record->core.live) return;
+    // It may have died in the middle of a save or a removal, and the next run need not write. A
+    // process that is lost, or that somebody else started, may still be writing.
+    const Value* code = how.Find("code");
+    tidy = (code == nullptr || *code != Value(0)) && how.Find("lost") == nullptr &&
+           !record->config.detached;
   }
   // A checkpoint that was committed and not reported any more.
   if (const Status read = RegisterFound(trial); !read.ok()) {
     LogWarning(fmt::format("trial {}: its repository is read at the next start: {}", trial,
                            read.ToString()));
+  } else if (tidy) {
+    if (const Status tidied = Tidy(trial); !tidied.ok()) {
+      LogWarning(fmt::format("trial {}: what dead runs left stays: {}", trial, tidied.ToString()));
+    }
   }
   {
     MutexLock hold(&mu_);

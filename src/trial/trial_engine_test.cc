@@ -101,6 +101,22 @@ TEST_F(TrialEngineTest, AFailedRunIsRestartedFromItsLatestCheckpointAndStaleMetr
   EXPECT_EQ(engine_->WaitForRest("1", seconds(20)).value().state, TrialState::kError);
 }
 
+TEST_F(TrialEngineTest, WhatARunThatDiedLeftIsTidiedUpBeforeTheNext) {
+  Open();
+  engine_->Create(Config()).value();
+  launcher_.WaitFor("1.1");
+  Ready({"1", 1});
+  Save({"1", 1}, "c10", 10);
+  launcher_.End("1.1", {.kind = ExitKind::kSignaled, .signal = 9});
+  launcher_.WaitFor("1.2");
+  ASSERT_EQ(repositories_.tidied().size(), 1U);
+  EXPECT_EQ(repositories_.tidied()[0].second, 1U) << "in the name of the run that died";
+  Ready({"1", 2});
+  launcher_.End("1.2", {.code = 0});
+  engine_->WaitForRest("1", seconds(20)).value();
+  EXPECT_EQ(repositories_.tidied().size(), 1U) << "one that ended well leaves nothing";
+}
+
 TEST_F(TrialEngineTest, AStepThatALaterRunReportsAgainCountsOnce) {
   Open();
   engine_->Create(Config()).value();

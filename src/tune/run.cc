@@ -98,7 +98,10 @@ std::vector<TrialResult> ResultsOf(const Value& trials) {
                        .error = TextOf(trial, "error"),
                        .results = *trial.Find("results")->if_list()};
     const Value::List& checkpoints = *trial.Find("checkpoints")->if_list();
-    if (!checkpoints.empty()) result.checkpoint = TextOf(checkpoints.back(), "path");
+    if (!checkpoints.empty()) {
+      const std::string path = TextOf(checkpoints.back(), "path");
+      result.checkpoint = path.substr(path.rfind('/') + 1);  // some records have all of it
+    }
     results.push_back(std::move(result));
   }
   return results;

@@ -7,7 +7,9 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include "base/status_macros.h"
 #include "format/json.h"
@@ -87,6 +89,20 @@ bool IsMultiple(double x, double q) {
   return std::abs(n - std::round(n)) <= 1e-9 * std::max(1.0, std::abs(n));
 }
 
+/// The first and the last multiple of q that an integer domain reaches; nullopt: there is none.
+std::optional<std::pair<std::int64_t, std::int64_t>> MultiplesIn(const Value& domain) {
+  const std::int64_t lower = Integer(domain, "lower");
+  const std::int64_t upper = Integer(domain, "upper");
+  const std::int64_t q = Integer(domain, "q");
+  // How far the next multiple is, without leaving the integers.
+  const std::int64_t above = lower % q <= 0 ? -(lower % q) : q - lower % q;
+  const std::int64_t below = upper % q >= 0 ? upper % q : q + upper % q;
+  if (above > 0 && lower > std::numeric_limits<std::int64_t>::max() - above) return std::nullopt;
+  if (below > 0 && upper < std::numeric_limits<std::int64_t>::min() + below) return std::nullopt;
+  if (lower + above > upper - below) return std::nullopt;
+  return std::pair(lower + above, upper - below);
+}
+
 Status CheckNumeric(const Value& domain, const Kind& kind, std::string_view path) {
   for (const auto& [key, value] : *domain.if_object()) {
     const bool known =
@@ -117,11 +133,13 @@ Status CheckNumeric(const Value& domain, const Kind& kind, std::string_view path
   if (kind.log && Number(domain, "lower") <= 0) {
     return Wrong(path, fmt::format("lower must be above 0 for {}", kind.name));
   }
-  if (kind.quantized) {
+  if (kind.quantized && kind.integer) {
+    if (!MultiplesIn(domain)) return Wrong(path, "no multiple of q lies between lower and upper");
+  } else if (kind.quantized) {
     for (const std::string_view key : {"lower", "upper"}) {
-      const bool divides = kind.integer ? Integer(domain, key) % Integer(domain, "q") == 0
-                                        : IsMultiple(Number(domain, key), Number(domain, "q"));
-      if (!divides) return Wrong(path, fmt::format("{} is not a multiple of q", key));
+      if (!IsMultiple(Number(domain, key), Number(domain, "q"))) {
+        return Wrong(path, fmt::format("{} is not a multiple of q", key));
+      }
     }
   }
   return Status::Ok();
@@ -194,9 +212,10 @@ double Between(double lower, double upper, bool log, Rng& rng) {
 }
 
 Value DrawInteger(const Value& domain, const Kind& kind, Rng& rng) {
-  const std::int64_t lower = Integer(domain, "lower");
   const std::int64_t q = kind.quantized ? Integer(domain, "q") : 1;
-  const std::int64_t upper = Integer(domain, "upper") - (kind.quantized ? 0 : 1);  // inclusive
+  const auto [lower, upper] =  // both inclusive
+      kind.quantized ? *MultiplesIn(domain)
+                     : std::pair(Integer(domain, "lower"), Integer(domain, "upper") - 1);
   if (kind.log) {
     const double drawn = Between(static_cast<double>(lower),
                                  static_cast<double>(upper) + (kind.quantized ? 0 : 1), true, rng);

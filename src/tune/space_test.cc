@@ -110,6 +110,24 @@ TEST(SpaceTest, QuantizedOnesAreMultiplesWithinTheirBounds) {
   }
 }
 
+TEST(SpaceTest, EndsOfIntegersNeedNotBeMultiples) {
+  const auto drawn = [](const char* domain) {
+    std::set<std::int64_t> seen;
+    for (const Value& x : Draws(domain)) seen.insert(x.AsInt());
+    return seen;
+  };
+  EXPECT_EQ(drawn(R"({"__domain__": "qlograndint", "lower": 1, "upper": 10, "q": 2})"),
+            (std::set<std::int64_t>{2, 4, 6, 8, 10}));
+  EXPECT_EQ(drawn(R"({"__domain__": "qrandint", "lower": -7, "upper": 8, "q": 3})"),
+            (std::set<std::int64_t>{-6, -3, 0, 3, 6}));
+  EXPECT_EQ(drawn(R"({"__domain__": "qrandint", "lower": 9223372036854775800,
+                      "upper": 9223372036854775807, "q": 5})"),
+            (std::set<std::int64_t>{9223372036854775800, 9223372036854775805}));
+  EXPECT_NE(Problem(R"({"x": {"__domain__": "qrandint", "lower": 7, "upper": 8, "q": 5}})")
+                .find("no multiple of q"),
+            std::string::npos);
+}
+
 TEST(SpaceTest, IntegersLeaveTheUpperEndOut) {
   std::map<std::int64_t, int> counts;
   for (const Value& x : Draws(R"({"__domain__": "randint", "lower": -1, "upper": 3})"))

@@ -39,7 +39,11 @@ class RelativeRepositories final : public RepositoryAccess {
  public:
   explicit RelativeRepositories(std::string directory) : directory_(std::move(directory)) {}
   Result<std::vector<FoundCheckpoint>> List(const std::string& repository) override {
-    return real_->List(PathOf(repository));
+    auto found = real_->List(PathOf(repository));
+    RETURN_IF_ERROR(found.status());
+    // Of what goes on record: an experiment may be moved.
+    for (FoundCheckpoint& one : *found) one.path.erase(0, one.path.rfind('/') + 1);
+    return found;
   }
   Result<std::string> Job(const std::string& repository) override {
     return real_->Job(PathOf(repository));
@@ -53,6 +57,9 @@ class RelativeRepositories final : public RepositoryAccess {
   Result<std::vector<std::string>> Remove(const std::string& repository, const Owner& owner,
                                           const std::vector<std::string>& ids) override {
     return real_->Remove(PathOf(repository), owner, ids);
+  }
+  Status Tidy(const std::string& repository, const Owner& owner) override {
+    return real_->Tidy(PathOf(repository), owner);
   }
   Status Pin(const std::string& repository, const std::string& id, bool pinned) override {
     return real_->Pin(PathOf(repository), id, pinned);

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any, Dict, List, Sequence, Set
 
 from ._log_book import LogBook
+from .checkpoint import Checkpoint
 from .result_keys import fill_result
 from .trial import Trial
 
@@ -26,6 +27,7 @@ class Audience:
         self._directory = ""
         self._listed: List[Trial] = []
         self._restoring: Set[str] = set()  # trials whose next start is from a checkpoint
+        self._failed: Set[str] = set()  # … is after a failure
 
     def call(self, method: str, *arguments: Any, **named: Any) -> None:
         for callback in self.callbacks:
@@ -38,6 +40,7 @@ class Audience:
         self._directory = directory
         self.trials, self._listed = {}, []
         self._restoring = set()
+        self._failed = set()
         for callback in self.callbacks:
             if isinstance(callback, LogBook):
                 callback.reports = native.results
@@ -73,6 +76,9 @@ class Audience:
         self.told += 1
         common = {"iteration": self.told, "trials": self.everyone(), "trial": trial}
         if what == "run":
+            if trial.trial_id in self._failed:
+                self._failed.discard(trial.trial_id)
+                self.call("on_trial_recover", **common)
             iteration = int(item["iteration"])
             if iteration > 0:
                 self._restoring.add(trial.trial_id)
@@ -90,10 +96,13 @@ class Audience:
             trial.last_result = fill_result(item["result"], trial.trial_id, trial.config)
             self.call("on_trial_result", result=trial.last_result, **common)
         elif what == "checkpoint":
-            self.call("on_checkpoint", checkpoint=item["checkpoint"], **common)
+            name = str(item["checkpoint"]["path"]).rsplit("/", 1)[-1]
+            trial.checkpoint = Checkpoint._told_of(f"{trial.path}/{name}")
+            self.call("on_checkpoint", checkpoint=trial.checkpoint, **common)
             self.call("on_trial_save", **common)
         elif what == "failure":
             trial.error = str(item["error"])
+            self._failed.add(trial.trial_id)
         elif what == "paused":
             trial.status = Trial.PAUSED
         elif what == "ended":

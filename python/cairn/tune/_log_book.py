@@ -235,13 +235,36 @@ class LogBook(Callback):
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
         self._flush()
+        self._tell("on_step_end", iteration=iteration, trials=trials, **info)
+
+    # What loggers of the user's own are told as any other callback.
+
+    def _tell(self, method: str, **named: Any) -> None:
+        for logger in self._loggers:
+            if not isinstance(logger, FileLogger):
+                getattr(logger, method)(**named)
+
+    def setup(self, **info: Any) -> None:
+        self._tell("setup", **info)
+
+    def on_trial_recover(
+        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
+    ) -> None:
+        self._tell("on_trial_recover", iteration=iteration, trials=trials, trial=trial, **info)
+
+    def on_checkpoint(
+        self, iteration: int, trials: list[Trial], trial: Trial, checkpoint: Any, **info: Any
+    ) -> None:
+        self._tell(
+            "on_checkpoint", iteration=iteration, trials=trials, trial=trial, checkpoint=checkpoint, **info
+        )
 
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
         for logger in self._loggers:
             logger.on_experiment_end(trials, **info)
 
     def _flush(self) -> None:
-        for logger in self._loggers:
+        for logger in self._ours:
             logger.on_step_end(0, [])
         self._take_failed()
 

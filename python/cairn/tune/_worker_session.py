@@ -296,10 +296,9 @@ class Session:
             TIMESTAMP: int(now),
             "iterations_since_restore": self.since_restore,
             "time_since_restore": self.time_total - self._time_before,
+            DONE: done,  # always: trials may be stopped by it
             **made_here(),
         }
-        if done:
-            result[DONE] = True
         kept = None
         sent = False
         try:

@@ -29,12 +29,14 @@ class Callback:
     ...         print(trial, "starts")
     ...     def on_trial_restore(self, iteration, trials, trial, **info):
     ...         print(trial, "starts from a checkpoint")
+    ...     def on_trial_recover(self, iteration, trials, trial, **info):
+    ...         print(trial, "failed and is tried again")
     ...     def on_trial_rewind(self, trial, training_iteration):
     ...         print(trial, "goes on after iteration", training_iteration)
     ...     def on_trial_result(self, iteration, trials, trial, result, **info):
     ...         print(trial, "reports", result["loss"])
     ...     def on_checkpoint(self, iteration, trials, trial, checkpoint, **info):
-    ...         print(trial, "saved a checkpoint")
+    ...         print(trial, "saved", checkpoint.to_dict())
     ...     def on_trial_save(self, iteration, trials, trial, **info):
     ...         pass                              # the same moment, without the checkpoint
     ...     def on_trial_complete(self, iteration, trials, trial, **info):
@@ -53,7 +55,7 @@ class Callback:
     0 trials were there
     train_00000 goes on after iteration 0
     train_00000 starts
-    train_00000 saved a checkpoint
+    train_00000 saved {'step': 1}
     train_00000 reports 0.5
     train_00000 ends
     1 trials in all
@@ -83,6 +85,11 @@ class Callback:
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
         """After on_trial_start: it begins from a checkpoint, its own or another trial's."""
+
+    def on_trial_recover(
+        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
+    ) -> None:
+        """It failed, and is tried again."""
 
     def on_trial_rewind(self, trial: Trial, training_iteration: int) -> None:
         """The trial goes on after this iteration: what it reported later is void."""

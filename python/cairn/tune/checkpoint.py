@@ -55,7 +55,8 @@ class Checkpoint:
     def __init__(self, path: Optional[PathLike] = None) -> None:
         self._data: Optional[Dict[str, Any]] = None
         self._directory: Optional[str] = None
-        self._info: Optional[CheckpointInfo] = None
+        self._told: Optional[str] = None  # where one is that was not looked at yet
+        self._known: Optional[CheckpointInfo] = None
         self._counters: Optional[tuple[int, float]] = None  # of a trainable that was saved by hand
         self._metadata: Dict[str, Any] = {}
         if path is None:
@@ -89,9 +90,22 @@ class Checkpoint:
         made._set_info(info)
         return made
 
+    @classmethod
+    def _told_of(cls, path: str) -> "Checkpoint":
+        """Of one that is looked at when it is used: it may have been removed by then."""
+        made = cls()
+        made._told = path
+        return made
+
+    @property
+    def _info(self) -> Optional[CheckpointInfo]:
+        if self._told is not None:
+            self._set_info(read_info(self._told))
+        return self._known
+
     def _set_info(self, info: CheckpointInfo) -> None:
-        self._info = info
-        self._metadata = dict((info.metadata.get(KEY) or {}).get("metadata") or {})
+        self._told = None
+        self._known = info
 
     @property
     def _kind(self) -> str:
@@ -158,7 +172,9 @@ class Checkpoint:
 
     def get_metadata(self) -> Dict[str, Any]:
         """What was set before the report."""
-        return dict(self._metadata)
+        if self._info is None:
+            return dict(self._metadata)
+        return dict((self._info.metadata.get(KEY) or {}).get("metadata") or {})
 
     def set_metadata(self, metadata: Mapping[str, Any]) -> None:
         """Of one that was not reported yet: afterwards it does not change."""
@@ -176,7 +192,7 @@ class Checkpoint:
         return None if self._info is None else self._info.id
 
     def __repr__(self) -> str:
-        where = self._info.path if self._info is not None else self._directory
+        where = self._told or (self._info.path if self._info is not None else self._directory)
         return f"Checkpoint({where!r})" if where else "Checkpoint(dict)"
 
 

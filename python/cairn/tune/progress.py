@@ -8,11 +8,12 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any, Optional, TextIO
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Optional, TextIO, Union
 
 from ._flat import flatten
 from .callback import Callback
+from .result_keys import AUTO_RESULT_KEYS
 from .search import _MISSING, _find
 from .trial import Trial
 
@@ -26,11 +27,16 @@ class ProgressReporter(Callback):
     """Shows how an experiment gets on.
 
     Args:
-        metric_columns: metrics that are shown; None: the one that is optimized and the first few.
-        parameter_columns: hyperparameters; None: the first few.
+        metric_columns: metrics that are shown, or {metric: title}; None: the one that is optimized and the
+            first few.
+        parameter_columns: hyperparameters, or {hyperparameter: title}; None: the first few.
         max_progress_rows: of the table.
         max_report_frequency: seconds between two tables.
         metric, mode: what is optimized; None: TuneConfig's.
+        infer_limit: how many columns "the first few" are.
+        max_column_length: characters of a cell.
+        sort_by_metric: the best trials first, instead of those that run.
+        total_samples, max_error_rows, print_intermediate_tables: taken and not needed.
 
     >>> from cairn import tune
     >>> class Loss(tune.ProgressReporter):
@@ -51,13 +57,19 @@ class ProgressReporter(Callback):
 
     def __init__(
         self,
-        metric_columns: Optional[Sequence[str]] = None,
-        parameter_columns: Optional[Sequence[str]] = None,
+        metric_columns: Union[None, Sequence[str], Mapping[str, str]] = None,
+        parameter_columns: Union[None, Sequence[str], Mapping[str, str]] = None,
         max_progress_rows: int = 20,
         max_report_frequency: float = 0.5,
         metric: Optional[str] = None,
         mode: Optional[str] = None,
         *,
+        infer_limit: int = 4,
+        max_column_length: int = 24,
+        sort_by_metric: bool = False,
+        total_samples: Optional[int] = None,
+        max_error_rows: int = 20,
+        print_intermediate_tables: Optional[bool] = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if max_progress_rows < 1:
@@ -66,6 +78,11 @@ class ProgressReporter(Callback):
             raise ValueError(f"mode must be 'min' or 'max', not {mode!r}")
         self._metrics = None if metric_columns is None else list(metric_columns)
         self._parameters = None if parameter_columns is None else list(parameter_columns)
+        self._metric_titles = metric_columns if isinstance(metric_columns, Mapping) else {}
+        self._parameter_titles = parameter_columns if isinstance(parameter_columns, Mapping) else {}
+        self._few = infer_limit
+        self._longest = max_column_length
+        self._best_first = sort_by_metric
         self._rows = max_progress_rows
         self._seconds = max_report_frequency
         self._metric = metric
@@ -83,13 +100,17 @@ class ProgressReporter(Callback):
 
     def best(self, trials: Sequence[Trial]) -> Optional[Trial]:
         """By the last report."""
-        if not self._metric or not self._mode:
-            return None
-        numbered = [(t, _find(t.last_result, self._metric)) for t in trials]
-        numbered = [(t, v) for t, v in numbered if isinstance(v, (int, float)) and v == v]
+        numbered = self._numbered(trials)
         if not numbered:
             return None
         return (max if self._mode == "max" else min)(numbered, key=lambda pair: pair[1])[0]
+
+    def _numbered(self, trials: Sequence[Trial]) -> list[tuple[Trial, Any]]:
+        """Those with a number to compare, and that."""
+        if not self._metric or not self._mode:
+            return []
+        values = [(trial, _find(trial.last_result, self._metric)) for trial in trials]
+        return [(t, v) for t, v in values if isinstance(v, (int, float)) and v == v]
 
     def summary(self, trials: Sequence[Trial]) -> str:
         """One line: how many trials there are, in which states, for how long, and the best."""
@@ -105,6 +126,11 @@ class ProgressReporter(Callback):
     def table(self, trials: Sequence[Trial]) -> tuple[list[str], list[list[str]], int]:
         """Header, rows, and how many trials have no row."""
         ordered = sorted(trials, key=lambda trial: _ORDER.get(trial.status, 9))
+        if self._best_first:
+            ranked = self._numbered(ordered)
+            ranked.sort(key=lambda pair: pair[1], reverse=self._mode == "max")
+            known = {id(trial) for trial, _ in ranked}
+            ordered = [t for t, _ in ranked] + [t for t in ordered if id(t) not in known]
         best = self.best(trials)
         if best is not None and best in ordered[self._rows :]:
             ordered.remove(best)
@@ -113,23 +139,31 @@ class ProgressReporter(Callback):
         parameters = (
             self._parameters
             if self._parameters is not None
-            else _some([flatten(trial.config) for trial in shown], 4)
+            else _some([flatten(trial.config) for trial in shown], self._few)
         )
         metrics = self._metrics
         if metrics is None:
-            known = _some([_plotted(trial.last_result) for trial in shown], 4)
-            metrics = known
+            first = _some([_plotted(trial.last_result) for trial in shown], self._few)
+            metrics = first
             if self._metric:
-                metrics = [self._metric, *(name for name in known if name != self._metric)][:4]
-        header = ["trial", "status", *parameters, "iter", "time (s)", *metrics]
+                metrics = [self._metric, *(name for name in first if name != self._metric)]
+                metrics = metrics[: self._few]
+
+        def cell(value: Any) -> str:
+            return _cell(value, self._longest)
+
+        header = [
+            "trial", "status", *(self._parameter_titles.get(name, name) for name in parameters),
+            "iter", "time (s)", *(self._metric_titles.get(name, name) for name in metrics),
+        ]  # fmt: skip
         rows = [
             [
                 trial.trial_id,
                 trial.status,
-                *(_cell(_find(trial.config, name)) for name in parameters),
-                _cell(trial.last_result.get("training_iteration", _MISSING)),
-                _cell(trial.last_result.get("time_total_s", _MISSING)),
-                *(_cell(_find(trial.last_result, name)) for name in metrics),
+                *(cell(_find(trial.config, name)) for name in parameters),
+                cell(trial.last_result.get("training_iteration", _MISSING)),
+                cell(trial.last_result.get("time_total_s", _MISSING)),
+                *(cell(_find(trial.last_result, name)) for name in metrics),
             ]
             for trial in shown
         ]
@@ -277,15 +311,8 @@ def default_reporter() -> ProgressReporter:
     return CLIReporter()
 
 
-_HIDDEN = {
-    "config", "date", "done", "experiment_tag", "hostname", "iterations_since_restore", "node_ip", "pid",
-    "should_checkpoint", "time_since_restore", "time_this_iter_s", "time_total_s", "timestamp",
-    "training_iteration", "trial_id",
-}  # fmt: skip
-
-
 def _plotted(result: dict[str, Any]) -> dict[str, Any]:
-    return flatten({key: value for key, value in result.items() if key not in _HIDDEN})
+    return flatten({key: value for key, value in result.items() if key not in AUTO_RESULT_KEYS})
 
 
 def _some(dicts: Sequence[dict[str, Any]], count: int) -> list[str]:
@@ -293,13 +320,13 @@ def _some(dicts: Sequence[dict[str, Any]], count: int) -> list[str]:
     return list(names)[:count]
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any, longest: int = 24) -> str:
     if value is _MISSING:
         return ""
     if isinstance(value, float):
         return f"{value:.6g}"
     text = str(value)
-    return text if len(text) <= 24 else text[:23] + "…"
+    return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def _duration(seconds: float) -> str:

@@ -14,6 +14,7 @@ from ..manager import CheckpointManager
 from ._flat import flatten
 from .checkpoint import Checkpoint
 from .result_keys import (  # noqa: F401  (also under these names)
+    AUTO_RESULT_KEYS,
     DEFAULT_METRIC,
     DONE,
     SHOULD_CHECKPOINT,
@@ -46,7 +47,7 @@ class Result:
     """What became of a trial. Nothing is read before it is asked for.
 
     Attributes:
-        metrics: the last report, with trial_id, config and the like; None when there was none.
+        metrics: the last report, with trial_id, config and the like; only these when there was none.
         config: the hyperparameters.
         error: a TrialError, None for a trial that ended well.
         checkpoint: the latest, None without any.
@@ -92,12 +93,14 @@ class Result:
         self._listed = checkpoints
 
     @cached_property
-    def metrics(self) -> Optional[dict[str, Any]]:
-        """The last report, with what goes without saying."""
-        if not self._reports:
-            return None
-        last = self._reports[-1]
-        return last if TRIAL_ID in last else fill_result(last, self.trial_id, self.config)
+    def metrics(self) -> dict[str, Any]:
+        """The last report, with what goes without saying; that alone of a trial that never reported."""
+        last = self._reports[-1] if self._reports else {}
+        if TRIAL_ID not in last:
+            last = fill_result(last, self.trial_id, self.config)
+        # Of a directory alone nobody knows whether its trial still runs.
+        ended = self.status == "TERMINATED" and self._listed is not None
+        return {**last, DONE: True} if ended else last
 
     @classmethod
     def from_path(cls, path: Union[str, "os.PathLike[str]"]) -> "Result":
@@ -141,8 +144,9 @@ class Result:
         if self._listed is not None:
             found = []
             for one in self._listed:
+                name = str(one["path"]).rsplit("/", 1)[-1]  # some records have all of the path
                 try:
-                    found.append((Checkpoint(f"{self.path}/{one['path']}"), dict(one["metrics"])))
+                    found.append((Checkpoint(f"{self.path}/{name}"), dict(one["metrics"])))
                 except ValueError:  # somebody removed it
                     continue
             return found
@@ -178,7 +182,7 @@ class Result:
         return pandas.DataFrame([flatten(report) for report in self._reports])
 
     def __repr__(self) -> str:
-        shown = self._reports[-1] if self._reports else None
+        shown = {k: v for k, v in self.metrics.items() if k not in AUTO_RESULT_KEYS}
         return f"Result(trial_id={self.trial_id!r}, metrics={shown}, path={self.path!r}, error={self.error!r})"
 
 

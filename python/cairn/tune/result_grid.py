@@ -109,7 +109,7 @@ class ResultGrid:
         """The trial whose metric is best.
 
         Args:
-            metric, mode: None: TuneConfig's. "a/b" reaches into nested results.
+            metric, mode: None: TuneConfig's; the only trial needs none. "a/b" reaches into nested results.
             scope: what counts of a trial: its "last" report, the best of "all", the mean of all ("avg"),
                 of the last five ("last-5-avg") or ten ("last-10-avg").
             filter_nan_and_inf: leaves such values out. False: NaN is worse than any number.
@@ -118,9 +118,11 @@ class ResultGrid:
             ValueError: no metric is named; scope or mode is wrong.
             RuntimeError: no trial has a value of the metric.
         """
-        metric, mode = self._named(metric, mode)
         if scope not in _SCOPES:
             raise ValueError(f"scope must be one of {', '.join(_SCOPES)}, not {scope!r}")
+        if len(self._results) == 1 and not (metric or mode or self._metric or self._mode):
+            return self._results[0]
+        metric, mode = self._named(metric, mode)
         best: Optional[tuple[Any, Result]] = None
         for result in self._results:
             value = _score(result, metric, mode, scope, filter_nan_and_inf)

@@ -22,6 +22,11 @@ DATE = "date"
 EXPERIMENT_TAG = "experiment_tag"
 # By fill_result, whatever a report has under these names.
 FILLED_LATER = (TRIAL_ID, CONFIG, DATE, EXPERIMENT_TAG)
+# What a tuner puts into results itself.
+AUTO_RESULT_KEYS = (
+    TRAINING_ITERATION, TIME_THIS_ITER_S, TIME_TOTAL_S, TIMESTAMP, TRIAL_ID, CONFIG, DATE, EXPERIMENT_TAG, DONE,
+    SHOULD_CHECKPOINT, "hostname", "iterations_since_restore", "node_ip", "pid", "time_since_restore",
+)  # fmt: skip
 # What a function returns or yields that is no dict.
 DEFAULT_METRIC = "_metric"
 

@@ -66,8 +66,8 @@ class Trainable:
     >>> again.restore(t.save())
     >>> again.train()["n"], again.training_iteration
     (7, 2)
-    >>> again.reset({"start": 9}), again.train()["n"], again.trial_name
-    (True, 10, 'default')
+    >>> again.reset({"start": 9}), again.train()["n"], again.trial_name, again.trial_resources
+    (True, 10, 'default', {'CPU': 1})
     >>> again.stop()
     closes its files
     """
@@ -128,6 +128,11 @@ class Trainable:
     def trial_name(self) -> str:
         """The trial's id."""
         return self.trial_id
+
+    @property
+    def trial_resources(self) -> Dict[str, float]:
+        """What each trial takes, as with_resources said it; one CPU if it said nothing."""
+        return resources_of(self) or {"CPU": 1}
 
     def train(self) -> Dict[str, Any]:
         """One step, with the usual keys in its result."""
@@ -286,7 +291,9 @@ def with_resources(trainable: Any, resources: Any) -> Any:
         raise ValueError(
             f"resources must be a dict such as {{'cpu': 2}}, the same for all trials, not {resources!r}"
         )
-    amounts = {str(name).upper(): float(amount) for name, amount in resources.items()}
+    own = resources.get("custom_resources") or {}
+    given = {str(k).upper(): v for k, v in resources.items() if k != "custom_resources"}
+    amounts = {str(name): float(amount) for name, amount in {**given, **own}.items()}
     if not all(0 <= amount < math.inf for amount in amounts.values()):
         raise ValueError(f"resources must be numbers and not negative: {amounts}")
     gpus = amounts.get("GPU", 0.0)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
+from .checkpoint import Checkpoint
+
 __all__ = ["Trial"]
 
 
@@ -16,10 +18,13 @@ class Trial:
         status: PENDING, RUNNING, PAUSED, TERMINATED or ERROR.
         last_result: its newest report, empty before the first.
         error: the traceback of a trial that failed for good.
+        checkpoint: the newest that the tuner has seen; None before the first.
 
     >>> trial = Trial("train_00003", {"lr": 0.1}, "/runs/rates/train_00003")
     >>> trial.trainable_name, trial.path, trial.status, trial.is_finished()
     ('train', '/runs/rates/train_00003', 'PENDING', False)
+    >>> trial.logdir == trial.path, trial.checkpoint
+    (True, None)
     """
 
     PENDING = "PENDING"
@@ -37,6 +42,7 @@ class Trial:
         self.status = Trial.PENDING
         self.last_result: dict[str, Any] = {}
         self.error: Optional[str] = None
+        self.checkpoint: Optional[Checkpoint] = None
 
     @property
     def trainable_name(self) -> str:
@@ -46,6 +52,11 @@ class Trial:
     @property
     def path(self) -> str:
         """Its directory."""
+        return self.local_path
+
+    @property
+    def logdir(self) -> str:
+        """The same, under its name of before."""
         return self.local_path
 
     def is_finished(self) -> bool:

@@ -113,6 +113,8 @@ class Tuner:
         tune_config: Optional[TuneConfig] = None,
         run_config: Optional[RunConfig] = None,
     ) -> None:
+        if param_space is not None and not isinstance(param_space, Mapping):
+            raise ValueError(f"param_space must be a dict of hyperparameters, not {param_space!r}")
         self._trainable = trainable
         self._space: Dict[str, Any] = dict(param_space or {})
         self._has_space = param_space is not None
@@ -290,17 +292,27 @@ class Tuner:
         return f"{self._parent}/{self._name}"
 
     def get_results(self) -> ResultGrid:
-        """Of the last fit.
+        """Of the last fit; of a tuner that restore or extend gave, also what is on record, before any.
 
         >>> from cairn import tune
-        >>> run = tune.RunConfig(storage_path="runs", verbose=0)
-        >>> tuner = tune.Tuner(lambda config: {"loss": 0.5}, run_config=run)
+        >>> run = tune.RunConfig(storage_path="runs", name="rates", verbose=0)
+        >>> def train(config):
+        ...     return {"loss": 0.5}
+        >>> tuner = tune.Tuner(train, run_config=run)
         >>> results = tuner.fit()
         >>> tuner.get_results() is results
         True
+        >>> tune.Tuner.restore("runs/rates", train).get_results()[0].metrics["loss"]
+        0.5
         """
+        if self._results is None and self._must_exist:
+            native = _native.Tuner.open(self.directory, False)
+            try:
+                return self._make_results(native.trials(True))
+            finally:
+                native.close()
         if self._results is None:
-            raise RuntimeError("there are no results before fit()")
+            raise RuntimeError("there are no results before fit(); Tuner.restore has those of an earlier one")
         return self._results
 
     # Running.

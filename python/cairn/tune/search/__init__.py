@@ -14,6 +14,7 @@ import copy
 import json
 import math
 import random
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Optional, Union
@@ -127,8 +128,9 @@ class BasicVariantGenerator(Searcher):
     Args:
         points_to_evaluate: configs, or parts of them, that come first, each in the place of a sample.
         max_concurrent: trials at a time; 0: as many as there are places.
-        random_state: the seed; None: another one for each experiment.
         constant_grid_search: draw once per sample instead of for each combination.
+        random_state: the seed; None: another one for each experiment, the same ones in a program that seeds
+            numpy's global generator (or, without numpy, Python's).
 
     >>> from cairn import tune
     >>> search = BasicVariantGenerator(points_to_evaluate=[{"x": 9}], random_state=1)
@@ -146,8 +148,8 @@ class BasicVariantGenerator(Searcher):
         self,
         points_to_evaluate: Optional[Sequence[dict[str, Any]]] = None,
         max_concurrent: int = 0,
-        random_state: Optional[int] = None,
         constant_grid_search: bool = False,
+        random_state: Optional[int] = None,
     ) -> None:
         super().__init__()
         if max_concurrent < 0:
@@ -159,9 +161,7 @@ class BasicVariantGenerator(Searcher):
         self.points_to_evaluate = list(points_to_evaluate or [])
         self.max_concurrent = max_concurrent
         self._seeded = random_state is not None
-        self.seed = (
-            random.SystemRandom().getrandbits(62) if random_state is None else random_state % 2**64
-        )
+        self.seed = _seed_of_program() if random_state is None else random_state % 2**64
         self.constant_grid_search = constant_grid_search
         self._live: set[str] = set()
         self._made = 0
@@ -223,6 +223,14 @@ class BasicVariantGenerator(Searcher):
             "random_state": self.seed,
             "constant_grid_search": self.constant_grid_search,
         }
+
+
+def _seed_of_program() -> int:
+    """Programs for Ray Tune seed its search by np.random.seed."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return random.getrandbits(62)
+    return int(numpy.random.randint(2**62, dtype=numpy.int64))
 
 
 class ConcurrencyLimiter(Searcher):
@@ -436,6 +444,8 @@ class OptunaSearch(Searcher):
             q = None
         if name.endswith("int"):
             last = upper if "q" in name[:1] else upper - 1
+            if q is not None:  # Optuna counts from the lower end
+                lower, last = -(-lower // q) * q, last // q * q
             return distributions.IntDistribution(lower, last, log=log, step=1 if q is None else q)
         return distributions.FloatDistribution(lower, upper, log=log, step=q)
 

@@ -14,8 +14,8 @@ from typing import Any, Optional
 
 from cairn import _native
 
-from . import search_space
-from .trial import Trial
+from .. import search_space
+from ..trial import Trial
 
 __all__ = [
     "ASHAScheduler",

@@ -1,0 +1,5 @@
+"""Where programs for Ray Tune import TuneError from."""
+
+from .tuner import TuneError
+
+__all__ = ["TuneError"]

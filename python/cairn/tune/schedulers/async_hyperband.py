@@ -1,0 +1,5 @@
+"""Where programs for Ray Tune import ASHA from."""
+
+from . import ASHAScheduler, AsyncHyperBandScheduler
+
+__all__ = ["ASHAScheduler", "AsyncHyperBandScheduler"]

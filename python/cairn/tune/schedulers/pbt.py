@@ -1,0 +1,5 @@
+"""Where programs for Ray Tune import population based training from."""
+
+from . import PopulationBasedTraining
+
+__all__ = ["PopulationBasedTraining"]

@@ -1,0 +1,5 @@
+"""Where programs for Ray Tune import TuneConfig from."""
+
+from .config import TuneConfig
+
+__all__ = ["TuneConfig"]
