@@ -88,6 +88,10 @@ Result<std::string> ReadConfig(const std::string& path) {
         path));
   }
   if (!in) return NotFoundError(fmt::format("cannot read the config \"{}\"", path));
+  if (!IsValidUtf8(text.view())) {
+    return InvalidArgumentError(
+        fmt::format("the config \"{}\" is not UTF-8: save it as UTF-8", path));
+  }
   return std::move(text).str();
 }
 

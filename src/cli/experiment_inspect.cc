@@ -234,7 +234,19 @@ Result<Output> ShowMetrics(const MetricsOptions& options, Console* console) {
   if (options.points > 0) query.emplace_back("points", std::to_string(options.points));
   if (options.archived) query.emplace_back("archived", "true");
   Output output;
-  ASSIGN_OR_RETURN(output.json, master->Get(TrialPath(options.id, "/metrics"), query));
+  query.emplace_back("after", "0");
+  Value::List all;
+  for (;;) {
+    ASSIGN_OR_RETURN(output.json, master->Get(TrialPath(options.id, "/metrics"), query));
+    const Value::List& page = ListIn(output.json, "metrics");
+    all.insert(all.end(), page.begin(), page.end());
+    if (!BoolIn(output.json, "more")) break;
+    query.back().second = std::to_string(IntIn(output.json, "next"));
+  }
+  // All of them in one answer, as if it had been one.
+  output.json.if_object()->erase("more");
+  output.json.if_object()->erase("next");
+  (*output.json.if_object())["metrics"] = std::move(all);
   const Value::List& reports = ListIn(output.json, "metrics");
   if (!reports.empty()) {
     output.text = MetricTable(reports);

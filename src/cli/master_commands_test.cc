@@ -321,6 +321,9 @@ TEST_F(MasterCommandsTest, AnEmptyConfigAndACheckedOneAreToldApart) {
   std::ofstream(directory_ / "grid.yaml") << "entrypoint: b\n";
   EXPECT_THAT(Cairn({"e", "create", directory_ / "empty.yaml", directory_ / "code"}).err,
               HasSubstr("is empty: it needs at least an entrypoint"));
+  std::ofstream(directory_ / "latin.yaml") << "entrypoint: b\nname: caf\xe9\n";
+  EXPECT_THAT(Cairn({"e", "create", directory_ / "latin.yaml", directory_ / "code"}).err,
+              HasSubstr("is not UTF-8"));
   On("POST /api/v1/experiments", 200,
      R"({"id": "", "name": "", "trials": 0, "searcher": {"name": "grid", "max_trials": 6}})");
   const Finished checked =
@@ -333,6 +336,16 @@ TEST_F(MasterCommandsTest, MetricsThatAreNotThereAreToldWithThoseThatAre) {
      R"({"metrics": [], "names": [{"group": "training", "name": "loss"}]})");
   EXPECT_THAT(Cairn({"t", "metrics", "12", "--group", "validaton"}).out,
               HasSubstr("no such metrics; trial 12 has reported training/loss"));
+}
+
+TEST_F(MasterCommandsTest, AllMetricsAreShownHoweverManyAnswersTheyTake) {
+  On("GET /api/v1/trials/12/metrics", [](const TestHttpRequest& request) {
+    const bool first = request.target.find("after=0") != std::string::npos;
+    return JsonAnswer(200, first ? R"({"metrics": [{"values": {"x": 1}}], "more": true, "next": 9})"
+                                 : R"({"metrics": [{"values": {"x": 2}}], "more": false})");
+  });
+  EXPECT_EQ(Json(Cairn({"t", "metrics", "12", "--json"})),
+            *DecodeJson(R"({"metrics": [{"values": {"x": 1}}, {"values": {"x": 2}}]})"));
 }
 
 TEST_F(MasterCommandsTest, FollowingGoesOnAfterTheMasterWasAway) {
