@@ -153,8 +153,9 @@ describe("metrics", () => {
     }
     for (const one of stage.master.checkpoints.values()) if (one.trial === "1") one.steps_completed += 8_000_000_000_000;
     await go(page, `#/checkpoints/${[...stage.master.checkpoints.keys()][2]!}/lineage`);
-    const boxes = await page.locator("main svg text").filter({ hasText: /^step/ }).evaluateAll((texts) => texts.map((text) => text.getBoundingClientRect()).map(({ left, right, top }) => ({ left, right, top })));
-    expect(boxes.length).toBeGreaterThan(3);
+    const named = page.locator("main svg text").filter({ hasText: /^step/ });
+    await expect.poll(() => named.count()).toBeGreaterThan(3);
+    const boxes = await named.evaluateAll((texts) => texts.map((text) => text.getBoundingClientRect()).map(({ left, right, top }) => ({ left, right, top })));
     for (let n = 1; n < boxes.length; n++) if (boxes[n]!.top === boxes[n - 1]!.top) expect(boxes[n]!.left).toBeGreaterThanOrEqual(boxes[n - 1]!.right);
   });
 
