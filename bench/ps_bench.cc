@@ -375,38 +375,60 @@ bool Saving(ps::Client* client) {
   return *status.Find("saving") == Value(true);
 }
 
+/// The newest committed increment of a repository.
+std::string NewestIncrement(const std::string& directory) {
+  std::string newest;
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with("increment_")) continue;
+    if (std::filesystem::exists(entry.path() / "manifest.json")) newest = std::max(newest, name);
+  }
+  return newest;
+}
+
+/// Each increment stands on a full of its own, and has about a seventh of the rows: a server makes
+/// a full of what has grown beyond half of its base.
 int Increment(int rounds) {
+  constexpr std::uint64_t kRows = 4'000'000;
   TempDirectory directory;
   ServerProcess server(directory.path(), 0, 1, 1, {"--full-secs", "0"});
   auto client = Connect(directory.path(), 1, 0, 1);
   ps::RemoteTable* table = Get(client->Table(Spec()));
+  std::vector<float> values(kBatch * kDim);
+  for (std::uint64_t at = 0; at < kRows; at += kBatch) {
+    std::vector<std::int64_t> ids(kBatch);
+    for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int64_t>(at + i);
+    Check(table->ApplyGradients(ids, values));
+  }
   std::uint64_t seed = 0;
   const auto batch = [&] {
-    const auto ids = RandomIds(kBatch, kRange, ++seed);
-    std::vector<float> values(kBatch * kDim);
+    const auto ids = RandomIds(kBatch, kRows, ++seed);
     const auto begun = Clock::now();
     Check(table->Lookup(ids, values));
     Check(table->ApplyGradients(ids, values));
     Check(client->EndStep(""));
     return Seconds(Clock::now() - begun);
   };
-  for (int i = 0; i < 400; ++i) batch();  // the table
   const auto save = [&](bool full) {
     Check(client->RequestSave(full));
     batch();
     batch();
   };
-  save(true);
-  while (Saving(client.get())) batch();
   Value::List list;
   for (int round = 0; round < rounds; ++round) {
+    save(true);
+    while (Saving(client.get())) usleep(10'000);
     std::vector<double> before, during;
     for (int i = 0; i < 150; ++i) {
       before.push_back(batch());
       (void)Saving(client.get());  // asked as often as while it saves
     }
+    const std::string increment = NewestIncrement(directory.path());
     save(false);
     while (Saving(client.get())) during.push_back(batch());
+    if (NewestIncrement(directory.path()) == increment) {
+      Fail(InternalError("what was written is no increment"));
+    }
     if (during.size() < 5) continue;  // too short to tell
     list.push_back(Value::Object{{"before", Median(before)},
                                  {"during", Median(during)},

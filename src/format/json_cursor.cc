@@ -64,6 +64,13 @@ bool JsonCursor::Consume(char c) {
   return true;
 }
 
+bool JsonCursor::ConsumeText(std::string_view text) {
+  SkipSpace();
+  if (!std::string_view(at_, end_).starts_with(text)) return false;
+  at_ += text.size();
+  return true;
+}
+
 bool JsonCursor::Expect(char c) { return Consume(c) || Fail(std::string{'\'', c, '\''}); }
 
 bool JsonCursor::ReadString(std::string_view* out, std::string* scratch) {

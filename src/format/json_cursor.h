@@ -21,6 +21,8 @@ class JsonCursor {
 
   /// Takes `c` when it is next; not finding it is no failure.
   bool Consume(char c);
+  /// Takes `text`, white space and all, when it is next; not finding it is no failure.
+  bool ConsumeText(std::string_view text);
   /// Takes `c`, which must be next.
   bool Expect(char c);
   /// A string. `out` stands in the text, or in `scratch` when the string has escapes.

@@ -175,6 +175,19 @@ TEST(JsonCursor, FindsTheEndOfAStringAtEveryPosition) {
   }
 }
 
+TEST(JsonCursor, TakesATextThatIsNextAndLeavesAnyOther) {
+  JsonCursor in(R"( {"a":1},{"b":2}])");
+  EXPECT_FALSE(in.ConsumeText(R"({"b":2})"));
+  EXPECT_TRUE(in.ConsumeText(R"({"a":1})"));
+  EXPECT_TRUE(in.Expect(','));
+  EXPECT_FALSE(in.ConsumeText(R"({"b":2}]])"));
+  EXPECT_TRUE(in.ConsumeText(R"({"b":2})"));
+  EXPECT_TRUE(in.Consume(']'));
+  EXPECT_FALSE(in.ConsumeText("x"));
+  EXPECT_TRUE(in.ok());
+  EXPECT_TRUE(in.ExpectEnd());
+}
+
 TEST(JsonCursor, ReadsWholeNumbersOnly) {
   const auto read = [](std::string_view text) -> std::optional<std::uint64_t> {
     JsonCursor in(text);

@@ -18,6 +18,8 @@
 //    group begins again, and counts it.
 // 6. A sync beside appends covers what was written when it began, so only that leaves memory when
 //    it has succeeded; a failed one condemns the segment as any other does.
+// 7. What was only written may stand in the tail alone. Opening puts it into its segment before it
+//    reads that, whatever the level now; a replay beside appends syncs first.
 #include "journal/journal.h"
 
 #include <fmt/format.h>
@@ -43,9 +45,10 @@ constexpr std::size_t kMinDigits = 6;
 /// that of a whole group of them goes back to the system each time otherwise.
 constexpr std::size_t kLargeRecord = 16 << 10;
 
-/// Of what may be unsynced, so much is when the thread that syncs beside appends begins: a quarter.
-/// The rest is room for what comes meanwhile.
-constexpr std::uint64_t kBesideShare = 4;
+/// Of what may be unsynced, so much is when the thread that syncs beside appends begins: a
+/// sixteenth. What is used again sooner is still in a cache; the rest is room for what comes
+/// meanwhile.
+constexpr std::uint64_t kBesideShare = 16;
 
 /// A write is over sooner than a core that went to sleep is awake again.
 constexpr std::chrono::microseconds kSoon{200};
@@ -159,6 +162,7 @@ Status Journal::TakeOver() {
   header_ = {.writer = header_.writer};
   synced_bytes_ = 0;
   RETURN_IF_ERROR(options_.store->Refresh(options_.prefix));
+  if (appending_ != nullptr) RETURN_IF_ERROR(appending_->RecoverTail(TailName()));
   ASSIGN_OR_RETURN(const std::vector<std::uint64_t> numbers, ListSegments());
   std::vector<Record> doubtful;
   std::uint64_t durable = 0;
@@ -224,7 +228,8 @@ Status Journal::BeginSegment(std::span<const Record> records, std::uint64_t firs
   header_ = next;
   segment_bytes_ = synced_bytes_ = bytes.size();
   if (appending_ == nullptr) return Status::Ok();
-  auto file = appending_->OpenAppend(name);
+  auto file = options_.sync_beside ? appending_->OpenTailed(name, TailName())
+                                   : appending_->OpenAppend(name);
   if (!file.ok()) {
     synced_bytes_ = kSegmentHeaderBytes;  // the records stay in doubt and go into the next one
     return file.status();
@@ -474,6 +479,7 @@ Status Journal::Replay(std::uint64_t from, const Visitor& visit) {
     MutexLock hold(&mu_);
     newest = written_;
   }
+  if (options_.sync_beside) RETURN_IF_ERROR(Sync());
   std::string current;
   std::uint64_t expected = 0;
   for (std::size_t i = 0; i < numbers.size(); ++i) {

@@ -41,7 +41,8 @@ struct JournalOptions {
   std::uint64_t max_unsynced_bytes = 8u << 20;
   /// A thread of the journal syncs what was only written, long before that limit is reached, while
   /// appends go on. For journals that get much at the level written: nobody waits for the disk
-  /// unless it is slower than what comes.
+  /// unless it is slower than what comes. Where the store can, what was only written stands in the
+  /// file `tail` of the journal's directory, which costs less than to write it to the segment.
   bool sync_beside = false;
   /// Names one opening of the journal. Borrowed.
   IdSource* ids = IdSource::System();
@@ -118,6 +119,7 @@ class Journal {
   explicit Journal(Options options);
 
   std::string NameOf(std::uint64_t number) const;
+  std::string TailName() const { return options_.prefix + "/tail"; }
   Result<std::vector<std::uint64_t>> ListSegments() const;
   /// Numbers in the names of objects that end so, sorted.
   Result<std::vector<std::uint64_t>> ListNumbers(std::string_view suffix) const;

@@ -90,6 +90,7 @@ class ServerImpl final : public Server {
   /// `generation` 0: whichever it is.
   void AskToLeave(std::uint64_t generation, std::string_view why) EXCLUDES(mu_);
   void Live(const std::stop_token& stop) EXCLUDES(mu_);
+  Status NotServing() const EXCLUDES(mu_);
   /// OK: it was left. Otherwise it could not be opened.
   Status LiveOne() EXCLUDES(mu_);
   void TellPeersToLeave(std::uint64_t generation);
@@ -225,8 +226,7 @@ rpc::Message ServerImpl::AnswerOne(const Request& request, Peer* peer) {
   }
   const std::shared_ptr<Holdings> holdings = Current();
   if (holdings == nullptr) {
-    return Refuse(request.head, 0,
-                  UnavailableError(fmt::format("ps_{} is not ready yet", options_.index)));
+    return Refuse(request.head, 0, NotServing());
   }
   bool lost = false;
   rpc::Message reply = Answer(holdings.get(), request, peer, &lost);
@@ -424,6 +424,16 @@ void ServerImpl::Live(const std::stop_token& stop) {
   failure_ = failure;
   phase_ = Phase::kStopped;
   changed_.NotifyAll();
+}
+
+/// Unavailable in any case: another process may take the place of one that gave up.
+Status ServerImpl::NotServing() const {
+  MutexLock lock(&mu_);
+  if (phase_ != Phase::kStopped || failure_.ok()) {
+    return UnavailableError(fmt::format("ps_{} is not ready yet", options_.index));
+  }
+  return UnavailableError(
+      fmt::format("ps_{} has given up: {}", options_.index, failure_.message()));
 }
 
 std::string ServerImpl::StatusText() const {

@@ -66,7 +66,7 @@ Status UpdateLog::Replay(std::uint64_t from, const std::function<Status(const Lo
     return FailedPreconditionError(
         fmt::format("records {} … {} of the update log are gone{}", expected, next() - 1, kRemedy));
   }
-  if (opened != boot_ + " synced" && opened != boot_ + " written") {
+  if (opened != boot_ + " synced" && opened != boot_ + " tailed" && opened != boot_ + " written") {
     if (!opened.ends_with(" synced")) {
       return FailedPreconditionError(
           std::string("the update log was written (not synced) before this machine was started: "
@@ -80,7 +80,8 @@ Status UpdateLog::Replay(std::uint64_t from, const std::function<Status(const Lo
 }
 
 Result<std::uint64_t> UpdateLog::AppendPlace(Durability durability) {
-  const std::string now = boot_ + (level_ == LogLevel::kSynced ? " synced" : " written");
+  // Not "written", as a program said that knows of no tails: it shall not open this one.
+  const std::string now = boot_ + (level_ == LogLevel::kSynced ? " synced" : " tailed");
   return journal_->Append(
       Encode({.kind = Kind::kStatus, .body = std::as_bytes(std::span(now.data(), now.size()))}),
       durability);

@@ -34,6 +34,18 @@ class AppendingStore {
   virtual ~AppendingStore() = default;
   /// The object must exist (Store::Create made its name durable); one opener at a time.
   virtual Result<std::unique_ptr<AppendObject>> OpenAppend(const std::string& name) = 0;
+
+  /// The same for what grows fast and is synced seldom: its newest bytes may stand in the object
+  /// `tail` beside it (in the same directory) alone until the next Sync, and a reader does not see
+  /// them. One that is open at a time has the tail; whoever opens the next takes it over, and the
+  /// one before must have been synced or given up.
+  virtual Result<std::unique_ptr<AppendObject>> OpenTailed(const std::string& name,
+                                                           const std::string& /*tail*/) {
+    return OpenAppend(name);
+  }
+  /// Puts what only a tail has, after the death of its process, into its object. Before that is
+  /// read; any number of times; OK where there is no tail.
+  virtual Status RecoverTail(const std::string& /*tail*/) { return Status::Ok(); }
 };
 
 /// The store's ability to append, or null.

@@ -109,6 +109,16 @@ class FsLock {
   virtual void Renew() {}
 };
 
+/// A file as memory: what stands in it outlives the process, whatever ends it, and is there for the
+/// next one of the same start of the machine. What the disk has of it is the kernel's affair.
+class FsMapping {
+ public:
+  virtual ~FsMapping() = default;
+  virtual std::span<std::byte> bytes() const = 0;
+  /// Differs after each start of the machine.
+  virtual std::string_view boot() const = 0;
+};
+
 /// May be used from several threads at once.
 class Fs {
  public:
@@ -135,6 +145,12 @@ class Fs {
   virtual Result<std::unique_ptr<FsLock>> TryLock(const std::string& path) = 0;
   /// True when nobody, in any process, has the file open (a write lease can be had).
   virtual bool IsUnused(const std::string& path) = 0;
+  /// The file as memory of exactly so many bytes; `create`: made, of zeros, where it is not there
+  /// or of another size, and NotFound otherwise. Unimplemented where memory and file may part, or
+  /// where room on the disk cannot be reserved for all of it.
+  virtual Result<std::unique_ptr<FsMapping>> Map(const std::string& path, std::uint64_t, bool) {
+    return UnimplementedError("map \"" + path + "\": this file system does not");
+  }
   /// A network file system, where names that were missing a moment ago may be cached as missing.
   virtual bool IsNetwork(const std::string& path) = 0;
 };

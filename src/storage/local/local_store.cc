@@ -565,6 +565,34 @@ Result<std::unique_ptr<AppendObject>> LocalStore::OpenAppend(const std::string& 
       std::make_unique<LocalAppendObject>(*std::move(file), stat.bytes));
 }
 
+Result<std::shared_ptr<AppendTail>> LocalStore::TailAt(const std::string& name) {
+  const std::string path = PathOf(name);
+  const MutexLock lock(&tails_mu_);
+  auto& place = tails_[name];
+  // Whoever removed a directory may have removed its tail too.
+  if (place == nullptr || !place->IsAt(options_.fs, path)) {
+    place = nullptr;
+    ASSIGN_OR_RETURN(place, AppendTail::Open(options_.fs, path));
+  }
+  return place;
+}
+
+Result<std::unique_ptr<AppendObject>> LocalStore::OpenTailed(const std::string& name,
+                                                             const std::string& tail_name) {
+  RETURN_IF_ERROR(ValidateObjectName(name));
+  RETURN_IF_ERROR(ValidateObjectName(tail_name));
+  if (auto tail = TailAt(tail_name); tail.ok()) {
+    auto object = OpenTailedObject(options_.fs, PathOf(name), *std::move(tail));
+    if (object.ok()) return object;
+  }
+  return OpenAppend(name);  // no matter why not: it only costs more
+}
+
+Status LocalStore::RecoverTail(const std::string& tail) {
+  RETURN_IF_ERROR(ValidateObjectName(tail));
+  return RecoverTailedObject(options_.fs, PathOf(tail));
+}
+
 Result<std::optional<std::uint64_t>> LocalStore::FreeBytes() {
   ASSIGN_OR_RETURN(const std::uint64_t bytes, options_.fs->FreeBytes(options_.root));
   return std::optional<std::uint64_t>(bytes);

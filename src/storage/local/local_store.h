@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,6 +19,7 @@
 #include "storage/fs.h"
 #include "storage/local/dirty_directories.h"
 #include "storage/local/object_path.h"
+#include "storage/local/tailed_object.h"
 #include "storage/store.h"
 
 namespace cairn {
@@ -97,6 +99,9 @@ class LocalStore final : public Store, public AppendingStore, public AdoptingSto
   Result<std::optional<std::uint64_t>> FreeBytes() override;
   Status Refresh(const std::string& prefix) override;
   Result<std::unique_ptr<AppendObject>> OpenAppend(const std::string& name) override;
+  Result<std::unique_ptr<AppendObject>> OpenTailed(const std::string& name,
+                                                   const std::string& tail) override;
+  Status RecoverTail(const std::string& tail) override;
 
   /// What kAuto has chosen, or kAuto while nothing was measured.
   WriteMode chosen_write_mode() const { return chosen_write_mode_.load(); }
@@ -116,6 +121,8 @@ class LocalStore final : public Store, public AppendingStore, public AdoptingSto
       : options_(std::move(options)), directories_(options_.fs, options_.root) {}
 
   std::string PathOf(std::string_view name) const;
+  /// The tail of that name, which stays open.
+  Result<std::shared_ptr<AppendTail>> TailAt(const std::string& name) EXCLUDES(tails_mu_);
   /// Makes the missing directories from the root down to `directory`.
   Status MakeDirectories(std::string_view directory);
   /// Runs `operation`, which needs the directory of `name`; when it fails with NotFound, makes the
@@ -168,6 +175,9 @@ class LocalStore final : public Store, public AppendingStore, public AdoptingSto
   std::atomic<bool> direct_io_{true};
   std::atomic<WriteMode> chosen_write_mode_{WriteMode::kAuto};
   std::atomic<bool> trial_taken_{false};  // by the one session that compares the ways of writing
+  Mutex tails_mu_;
+  // By name. Shared: with the objects that have them.
+  std::map<std::string, std::shared_ptr<AppendTail>> tails_ GUARDED_BY(tails_mu_);
 };
 
 /// The directory as a store of the process's real file system.

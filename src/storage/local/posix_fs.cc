@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/types.h>
@@ -13,6 +14,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <fstream>
 #include <limits>
 #include <map>
 #include <set>
@@ -85,6 +87,20 @@ Code CodeOf(int error) {
       return Code::kUnimplemented;
     default:
       return Code::kInternal;
+  }
+}
+
+/// Of limits, whose names do not tell how they are raised.
+std::string_view RemedyOf(int error) {
+  switch (error) {
+    case EMFILE:
+      return " in this process: raise its limit (ulimit -n)";
+    case ENFILE:
+      return ": raise the machine's limit (sysctl fs.file-max)";
+    case EFBIG:
+      return ": over this process's limit (ulimit -f), or the file system's";
+    default:
+      return "";
   }
 }
 
@@ -265,6 +281,52 @@ std::size_t DirectOffsetAlign(int fd) {
   return 512;  // the kernel does not say: the smallest there is
 }
 
+const std::string& BootId() {
+  static const std::string* id = [] {
+    auto* read = new std::string;
+    std::ifstream("/proc/sys/kernel/random/boot_id") >> *read;
+    return read;
+  }();
+  return *id;
+}
+
+class PosixMapping final : public FsMapping {
+ public:
+  PosixMapping(void* memory, std::size_t bytes) : memory_(memory), bytes_(bytes) {}
+  ~PosixMapping() override { munmap(memory_, bytes_); }
+  PosixMapping(const PosixMapping&) = delete;
+  PosixMapping& operator=(const PosixMapping&) = delete;
+  std::span<std::byte> bytes() const override { return {static_cast<std::byte*>(memory_), bytes_}; }
+  std::string_view boot() const override { return BootId(); }
+
+ private:
+  void* const memory_;
+  const std::size_t bytes_;
+};
+
+/// Where blocks that were reserved are those that memory is written to, so that a store to it never
+/// meets a full disk: no copy on write, no compression.
+bool WritesInPlace(int fd) {
+  struct statfs st;
+  if (Uninterrupted([&] { return fstatfs(fd, &st); }) != 0) return false;
+  constexpr std::uint32_t kExt4 = 0xef53;
+  constexpr std::uint32_t kXfs = 0x58465342;
+  const auto type = static_cast<std::uint32_t>(st.f_type);
+  return type == kExt4 || type == kXfs;
+}
+
+/// Zeros of that size with blocks of their own.
+Status Fresh(int fd, std::uint64_t bytes, const std::string& path) {
+  const auto size = static_cast<off_t>(bytes);
+  if (ftruncate(fd, 0) != 0) return ErrnoStatus(errno, "truncate", path);
+  if (Uninterrupted([&] { return fallocate(fd, 0, 0, size); }) != 0) {
+    const int error = errno;
+    (void)!ftruncate(fd, 0);
+    return ErrnoStatus(error, "allocate", path);
+  }
+  return Status::Ok();
+}
+
 class PosixFsImpl final : public Fs {
  public:
   Result<std::unique_ptr<FsFile>> Open(const std::string& path, OpenMode mode) override {
@@ -410,6 +472,23 @@ class PosixFsImpl final : public Fs {
     return unused;
   }
 
+  Result<std::unique_ptr<FsMapping>> Map(const std::string& path, std::uint64_t bytes,
+                                         bool create) override {
+    RETURN_IF_ERROR(CheckRange(bytes, 0, "map", path));
+    if (BootId().empty()) return UnimplementedError("map: the machine's start has no name");
+    ASSIGN_OR_RETURN(const auto opened, Open(path, {.write = true, .create = create}));
+    const int fd = static_cast<PosixFile*>(opened.get())->fd();
+    if (!WritesInPlace(fd)) {
+      return UnimplementedError(fmt::format("map \"{}\": not on this file system", path));
+    }
+    ASSIGN_OR_RETURN(const FsStat stat, opened->Stat());
+    if (stat.bytes != bytes && !create) return NotFoundError(path + ": of another size");
+    if (stat.bytes != bytes) RETURN_IF_ERROR(Fresh(fd, bytes, path));
+    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (memory == MAP_FAILED) return ErrnoStatus(errno, "map", path);
+    return std::unique_ptr<FsMapping>(std::make_unique<PosixMapping>(memory, bytes));
+  }
+
   bool IsNetwork(const std::string& path) override {
     struct statfs st;
     if (Uninterrupted([&] { return statfs(path.c_str(), &st); }) != 0) return false;
@@ -445,8 +524,9 @@ Fs* PosixFs() {
 }
 
 Status ErrnoStatus(int error, std::string_view operation, std::string_view path) {
-  return Status(CodeOf(error), fmt::format("{} \"{}\": {}", operation, path,
-                                           std::generic_category().message(error)));
+  return Status(CodeOf(error),
+                fmt::format("{} \"{}\": {}{}", operation, path,
+                            std::generic_category().message(error), RemedyOf(error)));
 }
 
 Result<std::unique_ptr<PosixFile>> OpenDirectory(const std::string& path) {

@@ -56,6 +56,15 @@ TEST(ErrnoStatus, NamesOperationPathAndReason) {
   EXPECT_EQ(status.ToString(), "PermissionDenied: open \"/some/path\": Permission denied");
 }
 
+TEST(ErrnoStatus, ALimitIsToldWithWhatRaisesIt) {
+  const std::vector<std::pair<int, std::string>> remedies = {
+      {EMFILE, "ulimit -n"}, {ENFILE, "fs.file-max"}, {EFBIG, "ulimit -f"}};
+  for (const auto& [error, remedy] : remedies) {
+    const std::string said = ErrnoStatus(error, "open", "f").ToString();
+    EXPECT_NE(said.find(remedy), said.npos) << said;
+  }
+}
+
 TEST(ErrnoStatus, CodesTellApartWhatCallersTreatDifferently) {
   const std::vector<std::pair<int, Code>> expected = {
       {ENOENT, Code::kNotFound},          {EEXIST, Code::kAlreadyExists},

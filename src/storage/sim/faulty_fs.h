@@ -96,6 +96,9 @@ class FaultyFs final : public Fs {
   Result<std::unique_ptr<FsLock>> TryLock(const std::string& path) override;
   bool IsUnused(const std::string& path) override;
   bool IsNetwork(const std::string& path) override;
+  /// Not counted: what is done to the memory is none of the operations.
+  Result<std::unique_ptr<FsMapping>> Map(const std::string& path, std::uint64_t bytes,
+                                         bool create) override;
 
  private:
   class Faults;
