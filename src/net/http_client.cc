@@ -58,7 +58,7 @@ nanoseconds RetryAfter(const Result<HttpResponse>& outcome) {
 }
 
 Status TransportError(CURLcode code, const HttpRequest& request, const char* detail) {
-  const std::string where = request.url.substr(0, request.url.find('?'));
+  const std::string where = ShownUrl(request.url);
   const std::string_view why = detail[0] != '\0' ? detail : curl_easy_strerror(code);
   const std::string message = fmt::format("{} {}: {}", request.method, where, why);
   switch (code) {
@@ -511,7 +511,7 @@ class HttpClient::Loop {
       std::unique_ptr<Call> call = Detach(easy);
       call->response.status = static_cast<int>(status);
       if (call->failure) {
-        const std::string where = call->request.url.substr(0, call->request.url.find('?'));
+        const std::string where = ShownUrl(call->request.url);
         Status error = call->failure->WithContext(call->request.method + " " + where);
         Finish(std::move(call), std::move(error));
       } else if (code == CURLE_OK && !call->headers_ended) {
@@ -541,8 +541,7 @@ class HttpClient::Loop {
         return std::chrono::duration<double>(time).count();
       };
       Status error = DeadlineExceededError(fmt::format(
-          "{} {}: {}", call->request.method,
-          call->request.url.substr(0, call->request.url.find('?')),
+          "{} {}: {}", call->request.method, ShownUrl(call->request.url),
           now > LastsUntil(*call)
               ? fmt::format("not answered in full within {:g} s", seconds(options_.attempt_timeout))
               : fmt::format("no byte moved for {:g} s", seconds(Patience(*call)))));

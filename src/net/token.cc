@@ -1,6 +1,5 @@
 #include "net/token.h"
 
-#include <fmt/format.h>
 #include <openssl/crypto.h>
 #include <openssl/sha.h>
 #include <sys/random.h>
@@ -12,8 +11,13 @@ namespace {
 
 template <std::size_t N>
 std::string Hex(const std::array<unsigned char, N>& bytes) {
+  constexpr char kDigits[] = "0123456789abcdef";
   std::string out;
-  for (const unsigned char byte : bytes) out += fmt::format("{:02x}", byte);
+  out.reserve(2 * N);
+  for (const unsigned char byte : bytes) {
+    out += kDigits[byte >> 4];
+    out += kDigits[byte & 15];
+  }
   return out;
 }
 

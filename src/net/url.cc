@@ -109,6 +109,16 @@ std::string EncodeQuery(const std::vector<std::pair<std::string, std::string>>& 
   return out;
 }
 
+std::string ShownUrl(std::string_view url) {
+  std::string shown(url.substr(0, url.find('?')));
+  const std::size_t scheme = shown.find("://");
+  if (scheme == std::string::npos) return shown;
+  const std::size_t host = scheme + 3;
+  const std::size_t at = shown.substr(0, shown.find('/', host)).rfind('@');
+  if (at != std::string::npos && at >= host) shown.erase(host, at + 1 - host);
+  return shown;
+}
+
 Result<ListenAddress> ParseListenAddress(std::string_view listen) {
   ListenAddress at;
   const std::size_t colon = listen.rfind(':');

@@ -24,6 +24,9 @@ struct Url {
 /// InvalidArgument unless the text has a scheme and a host.
 Result<Url> ParseUrl(std::string_view text);
 
+/// A URL as messages may have it: without user, password and query.
+std::string ShownUrl(std::string_view url);
+
 /// "s3" of "s3://bucket"; "" when the text does not begin with a scheme and "://".
 std::string_view UrlScheme(std::string_view text);
 

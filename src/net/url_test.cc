@@ -26,6 +26,13 @@ TEST(Url, IsRefusedWithoutSchemeOrHost) {
   }
 }
 
+TEST(Url, IsShownWithoutItsSecrets) {
+  EXPECT_EQ(ShownUrl("http://user:p%40ss@host:80/a@b?token=x"), "http://host:80/a@b");
+  EXPECT_EQ(ShownUrl("https://user:p@ss@host"), "https://host");
+  EXPECT_EQ(ShownUrl("http://host/a@b"), "http://host/a@b");
+  EXPECT_EQ(ShownUrl("unix:/run/a@b"), "unix:/run/a@b");
+}
+
 TEST(Url, SchemeIsOnlyWhatMayBeOne) {
   EXPECT_EQ(UrlScheme("s3://bucket/a"), "s3");
   EXPECT_EQ(UrlScheme("web+x-y.1://a"), "web+x-y.1");
