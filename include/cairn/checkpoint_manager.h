@@ -236,6 +236,9 @@ struct RestoreRequest {
   /// asked for (into, allocate, strict, rename, skip): what they are may depend on what was stored.
   /// An error ends the restore with nothing changed.
   std::function<Status(const Restored& head, RestoreRequest* request)> prepare;
+  /// With `prepare`: the stored tensors are listed on another thread while it runs. For a `prepare`
+  /// that takes long, and mostly asks for tensors.
+  bool list_ahead = false;
   Progress progress;
   /// Asked from any thread while tensors are read; true ends the restore with Cancelled.
   std::function<bool()> cancelled;

@@ -293,7 +293,7 @@ std::ptrdiff_t OpenCheckpoint::FindFile(std::string_view path) const {
   return it == by_path_.end() ? -1 : static_cast<std::ptrdiff_t>(it->second);
 }
 
-Result<std::string> OpenCheckpoint::ReadWhole(std::string_view path, std::uint64_t limit) {
+Result<std::size_t> OpenCheckpoint::FileToRead(std::string_view path, std::uint64_t limit) const {
   const std::ptrdiff_t index = FindFile(path);
   if (index < 0) {
     return NotFoundError(names::Path(directory_, path) + ": the manifest has no such file");
@@ -304,11 +304,32 @@ Result<std::string> OpenCheckpoint::ReadWhole(std::string_view path, std::uint64
     return ResourceExhaustedError(fmt::format("{}: has {} bytes, at most {} are read",
                                               names::Path(directory_, path), hash.bytes, limit));
   }
-  ASSIGN_OR_RETURN(std::string out, ReadStart(file, hash.bytes));
-  if (Xxh3Wide(std::as_bytes(std::span(out))) != hash.whole) {
-    return CorruptionError(names::Path(directory_, path) +
-                           ": the file differs from its whole checksum");
-  }
+  return file;
+}
+
+Status OpenCheckpoint::CompareWhole(std::size_t file, std::string_view bytes) const {
+  const ManifestFile& entry = *files_[file].entry;
+  if (Xxh3Wide(std::as_bytes(std::span(bytes))) == entry.hash.whole) return Status::Ok();
+  return CorruptionError(names::Path(directory_, entry.path) +
+                         ": the file differs from its whole checksum");
+}
+
+Result<std::string> OpenCheckpoint::ReadWhole(std::string_view path, std::uint64_t limit) {
+  ASSIGN_OR_RETURN(const std::size_t file, FileToRead(path, limit));
+  ASSIGN_OR_RETURN(std::string out, ReadStart(file, files_[file].entry->hash.bytes));
+  RETURN_IF_ERROR(CompareWhole(file, out));
+  return out;
+}
+
+Result<std::string> OpenCheckpoint::ReadBeside(std::string_view path, std::uint64_t limit) const {
+  ASSIGN_OR_RETURN(const std::size_t file, FileToRead(path, limit));
+  std::string out(files_[file].entry->hash.bytes, '\0');
+  const Status read = files_[file].reader->Read(0, std::as_writable_bytes(std::span(out)));
+  const std::string where = names::Path(directory_, path);
+  // The disk cannot give the bytes back: to a reader the same as wrong ones.
+  if (read.Is(Code::kInternal)) return CorruptionError(where + ": " + std::string(read.message()));
+  if (!read.ok()) return read.WithContext(where);
+  RETURN_IF_ERROR(CompareWhole(file, out));
   return out;
 }
 

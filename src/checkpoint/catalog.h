@@ -65,6 +65,8 @@ class OpenCheckpoint {
 
   /// A small file whole, with every checksum compared.
   Result<std::string> ReadWhole(std::string_view path, std::uint64_t limit);
+  /// The same, on another thread than the one that reads the rest meanwhile.
+  Result<std::string> ReadBeside(std::string_view path, std::uint64_t limit) const;
 
   /// Name → tensor of a group; for kState and (when asked) others only `participant`'s files. Reads
   /// headers, verifying the chunks that hold them; Corruption for pieces that overlap, differ in
@@ -104,6 +106,8 @@ class OpenCheckpoint {
   std::vector<std::size_t> FilesOf(TensorGroup group, const std::string& participant) const;
   /// The first bytes of a file, from chunks that were compared with the manifest.
   Result<std::string> ReadStart(std::size_t file, std::uint64_t length);
+  Result<std::size_t> FileToRead(std::string_view path, std::uint64_t limit) const;
+  Status CompareWhole(std::size_t file, std::string_view bytes) const;
   /// The first bytes of the files (indexes into files()), exactly length + JSON, from chunks that
   /// were compared with the manifest. `decode` is called once per file, in any order.
   Status ReadHeaders(const std::vector<std::size_t>& files,

@@ -1,6 +1,10 @@
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <memory>
 #include <set>
@@ -31,7 +35,40 @@ namespace {
 constexpr std::uint64_t kFileBytes = 5'000'000'000;
 constexpr std::string_view kIndexName = "model.safetensors.index.json";
 
-/// A directory beside the final one, gone at the end unless it was renamed.
+/// A lock on a directory that goes with the process, however it ends. Where a directory cannot be
+/// locked (NFS) nobody has one.
+class DirectoryLock {
+ public:
+  DirectoryLock() = default;
+  explicit DirectoryLock(const std::filesystem::path& path)
+      : fd_(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) {
+    if (fd_ != -1 && flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
+    another_has_it_ = fd_ != -1 && errno == EWOULDBLOCK;
+    Unlock();
+  }
+  ~DirectoryLock() { Unlock(); }
+  DirectoryLock(const DirectoryLock&) = delete;
+  DirectoryLock& operator=(const DirectoryLock&) = delete;
+  DirectoryLock& operator=(DirectoryLock&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    std::swap(another_has_it_, other.another_has_it_);
+    return *this;
+  }
+
+  bool held() const { return fd_ != -1; }
+  bool another_has_it() const { return another_has_it_; }
+
+ private:
+  void Unlock() {
+    if (fd_ != -1) close(fd_);
+    fd_ = -1;
+  }
+  int fd_ = -1;
+  bool another_has_it_ = false;
+};
+
+/// A directory beside the final one, gone at the end unless it was renamed. It is locked, so that
+/// one whose process was killed is known by the next export to the same place, which removes it.
 class HiddenDirectory {
  public:
   HiddenDirectory() = default;
@@ -43,8 +80,17 @@ class HiddenDirectory {
   HiddenDirectory& operator=(const HiddenDirectory&) = delete;
 
   Status Make(const std::filesystem::path& beside, IdSource* ids) {
-    path_ = beside / fmt::format("{}-export-{}", kTemporaryPrefix, ids->NewUuid());
-    return PosixFs()->MakeDirectory(path_.string());
+    const std::string start = fmt::format("{}-export-", kTemporaryPrefix);
+    Sweep(beside, start);
+    for (;;) {
+      path_ = beside / (start + ids->NewUuid());
+      RETURN_IF_ERROR(PosixFs()->MakeDirectory(path_.string()));
+      lock_ = DirectoryLock(path_);
+      // Another export's sweep may have come between the two: then that removes it.
+      std::error_code ignored;
+      if (lock_.another_has_it() || !std::filesystem::exists(path_, ignored)) continue;
+      return Status::Ok();
+    }
   }
   Status MoveTo(const std::filesystem::path& out) {
     RETURN_IF_ERROR(PosixFs()->Rename(path_.string(), out.string()));
@@ -54,7 +100,19 @@ class HiddenDirectory {
   std::string path() const { return path_.string(); }
 
  private:
+  static void Sweep(const std::filesystem::path& beside, std::string_view start) {
+    std::error_code ignored;
+    for (std::filesystem::directory_iterator it(beside, ignored), end; it != end;
+         it.increment(ignored)) {
+      if (ignored || !it->path().filename().string().starts_with(start)) continue;
+      if (const DirectoryLock left(it->path()); left.held()) {
+        std::filesystem::remove_all(it->path(), ignored);
+      }
+    }
+  }
+
   std::filesystem::path path_;
+  DirectoryLock lock_;
 };
 
 /// The absolute path of a directory that may be made.

@@ -16,6 +16,7 @@
 #include "checkpoint/checkpoint_path.h"
 #include "checkpoint/import_place.h"
 #include "checkpoint/manager.h"
+#include "checkpoint/names.h"
 #include "checkpoint/repository.h"
 #include "checkpoint/transfer.h"
 #include "format/safetensors.h"
@@ -156,7 +157,15 @@ class ImportSource {
     }
     if (indexes.size() == 1) RETURN_IF_ERROR(FollowIndex(indexes[0], &tensor_files));
     if (tensor_files.empty()) {
-      return NotFoundError("\"" + source + "\" has no .safetensors files");
+      const bool rows_alone =
+          std::any_of(others.begin(), others.end(), [](const std::string& name) {
+            return name.starts_with(names::Path(names::kTables, ""));
+          });
+      return NotFoundError("\"" + source +
+                           (rows_alone
+                                ? "\" has the rows of tables alone, which cannot be imported; "
+                                  "`cairn checkpoint copy` brings a checkpoint over with its tables"
+                                : "\" has no .safetensors files"));
     }
     for (const std::string& name : tensor_files) RETURN_IF_ERROR(AddFile(name));
     for (const std::string& name : others) {

@@ -397,22 +397,25 @@ TEST_P(ManagerTest, ARestoreMayAskForTensorsWhenItSeesTheStateFiles) {
                           .state_files = {{"state.json", "{}"}},
                           .blocking = true})
                   .ok());
-  Model other;
-  RestoreRequest request;
-  request.prepare = [&](const Restored& head, RestoreRequest* asked) {
-    EXPECT_EQ(head.step, 1);
-    EXPECT_EQ(head.state_files.at("state.json"), "{}");
-    asked->into = {other.Targets()[0]};
-    asked->strict = false;
-    asked->allocate = true;
-    asked->allocate_names = {"slots"};
-    return Status::Ok();
-  };
-  auto restored = manager->Restore(std::move(request));
-  ASSERT_TRUE(restored.ok()) << restored.status().ToString();
-  EXPECT_EQ(other.weights, model.weights);
-  ASSERT_EQ((*restored)->tensors.size(), 1u);
-  EXPECT_EQ((*restored)->tensors[0].name, "slots");
+  for (const bool ahead : {false, true}) {
+    Model other;
+    RestoreRequest request;
+    request.list_ahead = ahead;
+    request.prepare = [&](const Restored& head, RestoreRequest* asked) {
+      EXPECT_EQ(head.step, 1);
+      EXPECT_EQ(head.state_files.at("state.json"), "{}");
+      asked->into = {other.Targets()[0]};
+      asked->strict = false;
+      asked->allocate = true;
+      asked->allocate_names = {"slots"};
+      return Status::Ok();
+    };
+    auto restored = manager->Restore(std::move(request));
+    ASSERT_TRUE(restored.ok()) << restored.status().ToString();
+    EXPECT_EQ(other.weights, model.weights);
+    ASSERT_EQ((*restored)->tensors.size(), 1u);
+    EXPECT_EQ((*restored)->tensors[0].name, "slots");
+  }
 }
 
 TEST_P(ManagerTest, WhatPrepareRefusesEndsTheRestoreWithNothingChanged) {
@@ -422,12 +425,17 @@ TEST_P(ManagerTest, WhatPrepareRefusesEndsTheRestoreWithNothingChanged) {
   SaveModel(manager.get(), model, 1);
   Model other;
   const Model before = other;
-  RestoreRequest request;
-  request.into = other.Targets();
-  request.prepare = [](const Restored&, RestoreRequest*) { return MismatchError("other shapes"); };
-  auto restored = manager->Restore(std::move(request));
-  EXPECT_EQ(restored.status().reason(), Reason::kMismatch);
-  EXPECT_EQ(other, before);
+  for (const bool ahead : {false, true}) {
+    RestoreRequest request;
+    request.into = other.Targets();
+    request.list_ahead = ahead;
+    request.prepare = [](const Restored&, RestoreRequest*) {
+      return MismatchError("other shapes");
+    };
+    auto restored = manager->Restore(std::move(request));
+    EXPECT_EQ(restored.status().reason(), Reason::kMismatch);
+    EXPECT_EQ(other, before);
+  }
 }
 
 TEST_P(ManagerTest, ACancelledRestoreSaysSo) {

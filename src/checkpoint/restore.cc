@@ -10,6 +10,8 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <system_error>
+#include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -109,8 +111,11 @@ class Restoration {
 
   Result<Restored> Run() {
     FillFromManifest();
-    RETURN_IF_ERROR(ReadStateFiles());
-    if (request_.prepare) RETURN_IF_ERROR(request_.prepare(out_, &request_));
+    {
+      const std::jthread listing = ListAhead();
+      RETURN_IF_ERROR(ReadStateFiles(/*alone=*/!listing.joinable()));
+      if (request_.prepare) RETURN_IF_ERROR(request_.prepare(out_, &request_));
+    }
     for (const MutableTensor& target : request_.into) {
       const Status status = CheckTarget(target);
       if (!status.ok()) return status.WithContext("tensor " + target.name);
@@ -165,7 +170,8 @@ class Restoration {
     }
   }
 
-  Status ReadStateFiles() {
+  /// `alone`: nobody else reads the checkpoint meanwhile.
+  Status ReadStateFiles(bool alone) {
     if (state_of_.empty()) return Status::Ok();
     const std::string prefix = names::Path(state_of_, "");
     for (const OpenFile& file : checkpoint_->files()) {
@@ -181,9 +187,28 @@ class Restoration {
         continue;
       }
       ASSIGN_OR_RETURN(out_.state_files[std::move(name)],
-                       checkpoint_->ReadWhole(path, kMaxStateFileBytes));
+                       alone ? checkpoint_->ReadWhole(path, kMaxStateFileBytes)
+                             : checkpoint_->ReadBeside(path, kMaxStateFileBytes));
     }
     return Status::Ok();
+  }
+
+  /// Starts to list the stored tensors on another thread, if that is wanted. Until it has ended
+  /// nobody else reads chunks of the checkpoint.
+  std::jthread ListAhead() {
+    // Of very many tensors few may be asked for, and then the list is not read.
+    if (!request_.list_ahead || !request_.prepare || HasLargeIndex()) return {};
+    try {
+      return std::jthread([this] {
+        try {
+          ahead_.emplace(checkpoint_->ReadCatalog(TensorGroup::kModel, ""));
+        } catch (const std::bad_alloc&) {
+          ahead_.reset();  // read again, by who can say so
+        }
+      });
+    } catch (const std::system_error&) {
+      return {};  // no thread to be had: it is read afterwards
+    }
   }
 
   std::vector<const MutableTensor*> TargetsOf(TensorGroup group) const {
@@ -197,7 +222,8 @@ class Restoration {
   Status MatchModel() {
     const std::vector<const MutableTensor*> targets = TargetsOf(TensorGroup::kModel);
     if (!FewOfVeryMany(targets.size())) {
-      ASSIGN_OR_RETURN(TensorMap stored, checkpoint_->ReadCatalog(TensorGroup::kModel, ""));
+      if (!ahead_) ahead_.emplace(checkpoint_->ReadCatalog(TensorGroup::kModel, ""));
+      ASSIGN_OR_RETURN(TensorMap stored, *std::move(ahead_));
       return Match(TensorGroup::kModel, std::move(stored), targets);
     }
     std::set<std::string, std::less<>> wanted;
@@ -219,10 +245,13 @@ class Restoration {
 
   bool FewOfVeryMany(std::size_t targets) const {
     if (request_.strict || request_.allocate || !request_.rename.empty()) return false;
+    return targets <= kFewTargets && HasLargeIndex();
+  }
+
+  bool HasLargeIndex() const {
     const std::ptrdiff_t index = checkpoint_->FindFile(names::kIndex);
-    return targets <= kFewTargets && index >= 0 &&
-           checkpoint_->files()[static_cast<std::size_t>(index)].entry->hash.bytes >=
-               kLargeIndexBytes;
+    return index >= 0 && checkpoint_->files()[static_cast<std::size_t>(index)].entry->hash.bytes >=
+                             kLargeIndexBytes;
   }
 
   Status MatchState() {
@@ -536,6 +565,7 @@ class Restoration {
   std::set<std::string, std::less<>> stored_;  // names, where rename or skip are given
   std::set<std::string, std::less<>> known_;   // and those of the targets
   bool all_known_ = true;                      // false: not all that is stored was looked at
+  std::optional<Result<TensorMap>> ahead_;     // of the model, read while the request was made
   std::deque<TensorMap> catalogs_;             // of the groups; a deque: others point into them
   MismatchReport mismatch_;
   std::vector<Transfer> transfers_;  // the given targets, then those to allocate

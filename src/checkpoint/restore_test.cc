@@ -120,7 +120,9 @@ TEST(Restore, FillsEveryTensorAndGivesBackTheRest) {
     const auto restored =
         Restore(store.get(), checkpoint,
                 {.into = {a.tensor(), b.tensor(), c.tensor(), d.tensor(), e.tensor()},
-                 .atomic = misalign == 0});
+                 .atomic = misalign == 0,
+                 .prepare = [](const Restored&, RestoreRequest*) { return Status::Ok(); },
+                 .list_ahead = misalign == 16});
     ASSERT_TRUE(restored.ok()) << restored.status().ToString();
     EXPECT_EQ(a.bytes(), big);
     EXPECT_EQ(b.bytes(), "abcd");
@@ -495,6 +497,34 @@ TEST_P(DamageTest, FlippedBitsAreFoundInEveryKindOfChunk) {
   }
   EXPECT_TRUE(Try(false).ok());
   EXPECT_EQ(big_target_->bytes(), big_);
+}
+
+TEST_P(DamageTest, AListThatWasReadAheadMattersToWhoAsksForTensors) {
+  FlipBit(store_.get(), At(kFile1), 100, 5);
+  for (const bool asks : {true, false}) {
+    Target big("big", DType::kU8, Dims{big_.size()});
+    RestoreRequest request;
+    request.list_ahead = true;
+    request.prepare = [&](const Restored&, RestoreRequest* asked) {
+      if (asks) asked->into = {big.tensor()};
+      asked->strict = false;
+      return Status::Ok();
+    };
+    const auto restored = Restore(store_.get(), checkpoint_, request);
+    EXPECT_EQ(restored.status().Is(Code::kCorruption), asks) << restored.status().ToString();
+    EXPECT_TRUE(big.untouched());
+  }
+}
+
+TEST_P(DamageTest, AStateFileThatIsReadBesideTheListIsCompared) {
+  RestoreRequest request;
+  request.list_ahead = true;
+  request.prepare = [](const Restored&, RestoreRequest*) { return Status::Ok(); };
+  EXPECT_TRUE(Restore(store_.get(), checkpoint_, request).ok());
+  FlipBit(store_.get(), At("rank_0/state.json"), 1, 5);
+  const auto restored = Restore(store_.get(), checkpoint_, request);
+  EXPECT_TRUE(restored.status().Is(Code::kCorruption)) << restored.status().ToString();
+  EXPECT_THAT(restored.status().ToString(), HasSubstr("rank_0/state.json"));
 }
 
 TEST_P(DamageTest, ErrorSaysWhatWasOverwritten) {

@@ -1,7 +1,9 @@
 #include "checkpoint/transfer.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -51,6 +53,22 @@ TEST_F(TransferTest, ExportRefusesWhatIsThereAndTakesAnEmptyDirectory) {
   fs::create_directory(Path("empty"));
   EXPECT_TRUE(ExportCheckpoint(info.path, Path("empty/")).ok());
   EXPECT_THAT(Names(directory_.path()), UnorderedElementsAre("a", "empty", "file", "full"));
+}
+
+TEST_F(TransferTest, AnExportRemovesWhatAKilledOneLeftBesideIt) {
+  const CheckpointInfo info = Save("a", 40);
+  Write(Path(".cairn-tmp-export-killed/model.safetensors"), "half");
+  Write(Path(".cairn-tmp-export-living/model.safetensors"), "half");
+  Write(Path(".cairn-tmp-other/file"), "of something else");
+  const int living = open(Path(".cairn-tmp-export-living").c_str(), O_RDONLY | O_DIRECTORY);
+  ASSERT_EQ(flock(living, LOCK_EX), 0);  // as an export does until its end
+  ASSERT_TRUE(ExportCheckpoint(info.path, Path("out")).ok());
+  EXPECT_THAT(Names(directory_.path()),
+              UnorderedElementsAre("a", "out", ".cairn-tmp-export-living", ".cairn-tmp-other"));
+  close(living);
+  ASSERT_TRUE(ExportCheckpoint(info.path, Path("again")).ok());
+  EXPECT_THAT(Names(directory_.path()),
+              UnorderedElementsAre("a", "out", "again", ".cairn-tmp-other"));
 }
 
 TEST_F(TransferTest, AFailedExportLeavesNothing) {

@@ -29,8 +29,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr std::uint64_t kPart = 5u << 20;
-constexpr std::uint64_t kLarge = 100u << 20;  // 20 parts, of which eight may be in flight
+constexpr std::uint64_t kLarge = 100u << 20;  // 20 parts of 5 MiB, of which eight may be in flight
 constexpr std::uint64_t kSeen = 55u << 20;    // of them
 
 bool IsPart(const TestHttpRequest& request) {
