@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Iterable, List, Optional, Sequence, Tuple
 
+from . import _location
 from ._arguments import PathLike, positive, whole
 from ._save_schedule import Schedule, seconds_between, steps_between
 from ._wording import a_type
@@ -238,7 +239,7 @@ def agreed(
         hook = savers[0]
         if directory is None:
             directory = hook.checkpoint_dir
-        elif str(directory) != str(hook.checkpoint_dir):
+        elif _location.of_place(directory) != _location.of_place(hook.checkpoint_dir):
             raise Invalid(
                 f"checkpoint_dir: the session has {str(directory)!r}, its CheckpointSaverHook "
                 f"{str(hook.checkpoint_dir)!r}"

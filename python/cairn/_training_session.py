@@ -15,7 +15,7 @@ from ._session_hooks import Scaffold, SessionRunHook, agreed, directory_of, hook
 from ._tables_within import refuse_lost_tables, with_tables_within
 from ._train_call import TrainCall
 from ._wording import a_type
-from .errors import Invalid, NotFound, Timeout
+from .errors import Invalid, Mismatch, NotFound, Timeout
 from .manager import CheckpointInfo, CheckpointManager, Restored, SaveHandle
 from .observe import SavedCallback
 from .row_tracked import RowTracked
@@ -232,6 +232,9 @@ class MonitoredTrainingSession:
         try:
             self.restored = self._manager.restore({"state": self.state}, tables=self.tables)
             refuse_lost_tables(self.restored, self.tables)
+        except Mismatch as error:
+            self._manager.close()
+            raise _other_training(error) from None
         except BaseException:
             self._manager.close()
             raise
@@ -280,7 +283,11 @@ class MonitoredTrainingSession:
             self._manager is not None
             and self.is_chief
             and self._schedule.saves
-            and (self.global_step != self._saved_step or self._call_is_told_wrongly())
+            and (
+                self.global_step != self._saved_step
+                or self._call_is_told_wrongly()
+                or self._changed_since_the_save()
+            )
         ):
             self._save("increment" if self._schedule.increments else "full")
             assert self._handle is not None
@@ -334,6 +341,16 @@ class MonitoredTrainingSession:
         self._manager._native.settle()
         if handle._outcome()[1] is not None:
             self._schedule.moments, self._chain, self._saved_step, self._saved_call = self._before
+
+    def _changed_since_the_save(self) -> bool:
+        """Whether rows changed after the step that was saved last, or a hook's end may have changed
+        the state."""
+        assert self._manager is not None
+        if self.state and any(type(hook).end is not SessionRunHook.end for hook in self.hooks):
+            return True
+        self._manager._settle()  # rows that the one in flight saves count as changed until then
+        self._manager._native.settle()
+        return any(table._native.changed_rows("consecutive") for table in self.tables)
 
     def _call_is_told_wrongly(self) -> bool:
         """Whether the last checkpoint takes the Estimator's call for one that is not done."""
@@ -510,3 +527,17 @@ class MonitoredTrainingSession:
         rows = sum(table.size() for table in self.tables)
         changed = sum(table._native.changed_rows(chain) for table in self.tables)
         return rows >= _LARGE_ROWS and changed > _MOST * rows
+
+
+def _other_training(error: Mismatch) -> Mismatch:
+    """Says what a session's user can do about it; there is no rename and no skip here."""
+    what, changed, _ = str(error).partition("Nothing was changed")
+    if not changed:  # of tables alone
+        what = f"{error}. "
+    return Mismatch(
+        f"{what}{changed}{'. ' if changed else ''}Give the tables and the state that were saved, or train "
+        "in another checkpoint_dir; CheckpointManager.restore(…, strict=False) takes what fits over",
+        error.missing,
+        error.unexpected,
+        error.mismatched,
+    )

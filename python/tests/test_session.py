@@ -677,3 +677,78 @@ def test_a_step_that_is_no_function_is_refused(tmp_path):
         with pytest.raises(cairn.Invalid, match="step_fn must be callable, not a NoneType"):
             session.run(None)
         assert session.global_step == 0
+
+
+def rows_of(table):
+    return {key: row["weights"].tolist() for key, row in table.rows().items()}
+
+
+@pytest.mark.parametrize("increments", [False, True])
+@pytest.mark.parametrize("change", ["assign", "erase", "evict", "in a hook"])
+def test_what_changes_rows_after_the_last_step_is_saved_too(tmp_path, change, increments):
+    """The last step was saved already when the block is left."""
+
+    def made():
+        return cairn.EmbeddingTable(
+            "t",
+            2,
+            optimizer=cairn.optimizers.SGD(1.0),
+            eviction=cairn.GlobalStepEvict(steps_to_live=1),
+        )
+
+    table = made()
+    changes = {
+        "assign": lambda: table.assign([1], [[5.0, 5.0]]),
+        "erase": lambda: table.erase([1]),
+        "evict": lambda: table.evict(3),
+        "in a hook": lambda: None,
+    }
+
+    class Last(cairn.train.SessionRunHook):
+        def end(self, session):
+            if change == "in a hook":
+                table.assign([1], [[7.0, 7.0]])
+
+    settings = {"save_checkpoint_steps": 1, "hooks": [Last()]}
+    if increments:
+        settings = {"save_incremental_checkpoint_steps": 1, "hooks": [Last()]}
+    with MonitoredTrainingSession(tmp_path / "run", tables=[table], **settings) as session:
+        for _ in range(3):
+            session.run(lambda step: table.apply_gradients([step], [[1.0, 1.0]]))
+        changes[change]()
+    after = made()
+    with MonitoredTrainingSession(tmp_path / "run", tables=[after]) as session:
+        assert session.global_step == 3
+        assert rows_of(after) == rows_of(table)
+
+
+def test_a_session_without_changes_after_its_last_save_saves_no_more(tmp_path):
+    table = cairn.EmbeddingTable("t", 2, optimizer=cairn.optimizers.SGD(1.0))
+    for _ in range(2):
+        with MonitoredTrainingSession(
+            tmp_path / "run", save_checkpoint_steps=1, tables=[table]
+        ) as session:
+            if session.global_step == 0:
+                session.run(lambda step: table.apply_gradients([step], [[1.0, 1.0]]))
+    with cairn.CheckpointManager(tmp_path / "run", read_only=True) as manager:
+        assert [info.step for info in manager.list()] == [0, 1]
+
+
+def test_a_checkpoint_of_another_training_is_refused_with_what_a_session_can_do(tmp_path):
+    with MonitoredTrainingSession(tmp_path / "run", tables=[], state={"w": np.zeros(2)}) as session:
+        session.run(lambda step: None)
+    with pytest.raises(cairn.Mismatch) as told:
+        MonitoredTrainingSession(tmp_path / "run", tables=[], state={"w": np.zeros(3)}).__enter__()
+    assert "another checkpoint_dir" in str(told.value)
+    assert "rename" not in str(told.value)
+    assert told.value.mismatched == ["state/w: stored F64 [2], wanted F64 [3]"]
+
+
+def test_a_hooks_directory_may_be_written_otherwise(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    hook = CheckpointSaverHook("./run/", save_steps=1)
+    with MonitoredTrainingSession(str(tmp_path / "run"), tables=[], hooks=[hook]) as session:
+        session.run(lambda step: None)
+    hook = CheckpointSaverHook("other", save_steps=1)
+    with pytest.raises(cairn.Invalid, match="checkpoint_dir"):
+        MonitoredTrainingSession("run", tables=[], hooks=[hook])

@@ -107,7 +107,7 @@ class SessionImpl final : public TrainingSession {
     if (manager_ == nullptr) return Status::Ok();
     Status saved;
     if (Saves()) LookAtSave();
-    if (Saves() && schedule_.saves() && step_ != saved_step_) {
+    if (Saves() && schedule_.saves() && (step_ != saved_step_ || RowsChangedSince())) {
       closed_ = false;
       saved = Save(schedule_.increments() ? Increment() : SaveKind::kFull).status();
       closed_ = true;
@@ -129,6 +129,18 @@ class SessionImpl final : public TrainingSession {
   bool Saves() const { return manager_ != nullptr && options_.is_chief; }
   SaveKind Increment() const {
     return options_.consecutive ? SaveKind::kConsecutive : SaveKind::kCumulative;
+  }
+
+  /// Rows that changed after the step that was saved last. Those that the save in flight has count
+  /// until it is over.
+  bool RowsChangedSince() {
+    checkpoints_->Wait();
+    LookAtSave();
+    const auto changed = [](const auto* one) {
+      return one->ChangedRows(CutKind::kConsecutive) > 0;
+    };
+    return std::any_of(options_.tables.begin(), options_.tables.end(), changed) ||
+           std::any_of(options_.arrays.begin(), options_.arrays.end(), changed);
   }
 
   /// Releases the rows of a save that is over. One that failed has saved nothing: what was due is

@@ -146,6 +146,38 @@ TEST(TrainingSession, SavesFullAndIncrementsWhenTheyAreDue) {
                                             "increment 80", "increment 85"));
 }
 
+TEST(TrainingSession, SavesRowsThatChangedAfterItsLastStep) {
+  const TempDirectory dir;
+  for (const bool erase : {false, true}) {
+    const std::string place = dir / (erase ? "erase" : "assign");
+    const auto options = [&](Training* training) {
+      SessionOptions made = training->Options(place);
+      made.save_checkpoint_steps = 1;
+      return made;
+    };
+    Training training;
+    auto session = TrainingSession::Open(options(&training)).value();
+    ASSERT_TRUE(RunSteps(&training, session.get(), 3).ok());
+    const std::vector<std::int64_t> ids = {1};
+    if (erase) {
+      ASSERT_TRUE(training.table->Erase(ids).ok());
+    } else {
+      ASSERT_TRUE(training.table->Assign(ids, std::vector<float>(4, 7.0F)).ok());
+    }
+    ASSERT_TRUE(session->Close().ok());
+    Training after;
+    auto again = TrainingSession::Open(options(&after)).value();
+    EXPECT_EQ(again->global_step(), 3);
+    EXPECT_EQ(after.table->size(), training.table->size());
+    std::vector<float> rows(4);
+    ASSERT_TRUE(after.table->Lookup(ids, rows, Missing::kInitial).ok());
+    EXPECT_THAT(rows, testing::Each(erase ? 1.0F : 7.0F));
+    ASSERT_TRUE(again->Close().ok());
+    EXPECT_EQ(Kinds(place).back(), "increment 3");
+    EXPECT_EQ(Kinds(place).size(), 5);  // and no more was saved
+  }
+}
+
 TEST(TrainingSession, QuantizesIncrementsAndCompressesKeysWhenToldTo) {
   const TempDirectory dir;
   Training training;
