@@ -219,22 +219,27 @@ class RunClient::Impl : public std::enable_shared_from_this<RunClient::Impl> {
 
   Status Report(std::string_view group, std::int64_t steps, const Value& metrics) {
     MutexLock lock(&report_mu_);
-    if (uncertain_) {
-      // The last report may or may not have been taken: its number must not be used for another.
+    Value::Object report{{"sequence", next_sequence_},
+                         {"group", group},
+                         {"steps_completed", steps},
+                         {"metrics", metrics}};
+    // The last report may or may not have been taken. A script that repeats it means the same one:
+    // under its number it counts once. For another one its number must not be used.
+    if (uncertain_ && *uncertain_ != EncodeJson(Value(report))) {
       ASSIGN_OR_RETURN(const Value now, Get(""));
       next_sequence_ = IntOf(now, "next_sequence", next_sequence_);
-      uncertain_ = false;
+      report["sequence"] = next_sequence_;
     }
-    auto answer = Post("/reports", {{"sequence", next_sequence_},
-                                    {"group", group},
-                                    {"steps_completed", steps},
-                                    {"metrics", metrics}});
+    uncertain_.reset();
+    const auto answer = Post("/reports", report);
     if (answer.ok()) {
       ++next_sequence_;
       return Status::Ok();
     }
     const Code code = answer.status().code();
-    uncertain_ = code != Code::kInvalidArgument && code != Code::kAborted;
+    if (code != Code::kInvalidArgument && code != Code::kAborted) {
+      uncertain_ = EncodeJson(Value(std::move(report)));
+    }
     return answer.status();
   }
 
@@ -337,7 +342,8 @@ class RunClient::Impl : public std::enable_shared_from_this<RunClient::Impl> {
 
   Mutex report_mu_;  // reports are numbered: one at a time
   std::int64_t next_sequence_ GUARDED_BY(report_mu_) = 1;
-  bool uncertain_ GUARDED_BY(report_mu_) = false;
+  /// The last report, when nobody knows whether it was taken.
+  std::optional<std::string> uncertain_ GUARDED_BY(report_mu_);
 
   Mutex poll_mu_;
   std::string reason_ GUARDED_BY(poll_mu_);

@@ -143,6 +143,27 @@ TEST_F(ClientTest, AfterAReportOfUnknownOutcomeTheEngineSaysWhichNumberIsNext) {
   EXPECT_THAT(Seen().back(), HasSubstr("\"sequence\":2"));
 }
 
+TEST_F(ClientTest, AReportOfUnknownOutcomeThatTheScriptRepeatsKeepsItsNumber) {
+  auto client = Open();
+  ASSERT_TRUE(client.ok());
+  const Value metrics = Value::Object{{"loss", 0.5}};
+  {
+    MutexLock lock(&mu_);
+    failures_ = 1000;
+  }
+  EXPECT_EQ((*client)->Report("training", 10, metrics).code(), Code::kUnavailable);
+  EXPECT_EQ((*client)->Report("training", 10, metrics).code(), Code::kUnavailable);
+  {
+    MutexLock lock(&mu_);
+    failures_ = 0;
+    next_ = 2;  // it was taken after all
+  }
+  ASSERT_TRUE((*client)->Report("training", 10, metrics).ok());
+  EXPECT_THAT(Seen().back(), HasSubstr("\"sequence\":1"));
+  ASSERT_TRUE((*client)->Report("training", 10, metrics).ok());  // and this is another one
+  EXPECT_THAT(Seen().back(), HasSubstr("\"sequence\":2"));
+}
+
 TEST_F(ClientTest, RefusalsBecomeTheStatusesOfTheProtocol) {
   auto client = Open();
   ASSERT_TRUE(client.ok());

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <iterator>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -47,12 +48,16 @@ std::optional<EventKind> EventKindFromName(std::string_view name) {
 }
 
 std::string EncodeEvent(const Event& event) {
-  return EncodeJson(Value::Object{{"seq", event.seq},
-                                  {"time", event.time},
-                                  {"trial", event.trial},
-                                  {"run", event.run},
-                                  {"kind", EventKindName(event.kind)},
-                                  {"body", event.body}});
+  // As an object of these members would be encoded, without a copy of the body in one.
+  std::string text = "{\"body\":";
+  AppendJson(event.body, &text);
+  text += ",\"kind\":";
+  AppendJsonString(EventKindName(event.kind), &text);
+  fmt::format_to(std::back_inserter(text),
+                 ",\"run\":{},\"seq\":{},\"time\":{},\"trial\":", event.run, event.seq, event.time);
+  AppendJsonString(event.trial, &text);
+  text += '}';
+  return text;
 }
 
 Result<Event> DecodeEvent(std::string_view bytes) {

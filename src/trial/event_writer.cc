@@ -45,10 +45,19 @@ EventWriter::~EventWriter() {
 }
 
 void EventWriter::Enqueue(Event event) {
-  MutexLock hold(&mu_);
-  Death().Taken(event);
-  queue_.push_back(std::move(event));
-  if (queue_.size() >= awaited_) changed_.NotifyAll();
+  bool wake = false;
+  {
+    MutexLock hold(&mu_);
+    Death().Taken(event);
+    queue_.push_back(std::move(event));
+    wake = ReadyToWrite();
+  }
+  // Not under the lock, at which the writer would have to wait at once.
+  if (wake) changed_.NotifyAll();
+}
+
+bool EventWriter::ReadyToWrite() const {
+  return holders_ == 0 && !queue_.empty() && queue_.size() >= awaited_;
 }
 
 void EventWriter::Hold() {
@@ -57,8 +66,13 @@ void EventWriter::Hold() {
 }
 
 void EventWriter::Release() {
-  MutexLock hold(&mu_);
-  if (--holders_ == 0) changed_.NotifyAll();
+  bool wake = false;
+  {
+    MutexLock hold(&mu_);
+    --holders_;
+    wake = ReadyToWrite();
+  }
+  if (wake) changed_.NotifyAll();
 }
 
 void EventWriter::AfterDurable(std::uint64_t seq, Clock::Duration timeout, Done done) {
@@ -166,7 +180,7 @@ void EventWriter::TellLost(const Status& why) {
 void EventWriter::Gather(std::size_t count, Clock::Duration longest) {
   const Clock::Duration end = options_.clock->Now() + longest;
   awaited_ = count;
-  while (queue_.size() < count && !stopping_ && !poked_) {
+  while ((queue_.size() < count || holders_ > 0) && !stopping_ && !poked_) {
     const Clock::Duration left = end - options_.clock->Now();
     if (left <= Clock::Duration::zero() || !changed_.WaitFor(&mu_, left)) break;
   }
@@ -175,13 +189,14 @@ void EventWriter::Gather(std::size_t count, Clock::Duration longest) {
 
 void EventWriter::Run(const std::stop_token& stop) {
   std::vector<Event> group;
-  Clock::Duration took{};  // of the last group that was written
+  std::size_t together = 0;  // the size of the last group that was written
+  Clock::Duration took{};    // … and what that took
   for (;;) {
     bool last = false;  // this process is to end with this group
     {
       MutexLock hold(&mu_);
       while ((queue_.empty() || holders_ > 0) && !stopping_ && !poked_) changed_.Wait(&mu_);
-      Gather(group.size(), std::min(took / 2, options_.longest_gathering));
+      Gather(together, std::min(took / 2, options_.longest_gathering));
       if (queue_.empty() && !poked_) return;
       poked_ = false;
       const std::size_t ready = holders_ > 0 && !stopping_ ? 0 : queue_.size();
@@ -189,6 +204,7 @@ void EventWriter::Run(const std::stop_token& stop) {
       group.assign(std::make_move_iterator(queue_.begin()),
                    std::make_move_iterator(queue_.begin() + count));
       queue_.erase(queue_.begin(), queue_.begin() + count);
+      if (count > 0) together = group.size();
       last = Death().Cut(&group);
     }
     Clock::Duration pause = kFirstRetry;
@@ -226,10 +242,11 @@ void EventWriter::Run(const std::stop_token& stop) {
       pause = std::min<Clock::Duration>(pause * 2, kLastRetry);
     }
     if (last) Death().Durable();
+    const std::uint64_t written = group.empty() ? durable() : group.back().seq;
     if (options_.on_event) {
-      for (const Event& event : group) options_.on_event(event);
+      for (Event& event : group) options_.on_event(std::move(event));
     }
-    TellDurable(group.empty() ? durable() : group.back().seq);
+    TellDurable(written);
     if (last) Death().Told();
   }
 }

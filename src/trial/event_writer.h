@@ -21,8 +21,8 @@ struct EventWriterOptions {
   std::uint64_t durable = 0;       // the last event that is in the log
   /// For those who came together last time; never longer than half of what their sync took.
   Clock::Duration longest_gathering = std::chrono::milliseconds(2);
-  /// Told each event once it is durable, in order, on the writer's thread; may be empty.
-  std::function<void(const Event&)> on_event;
+  /// Given each event once it is durable, in order, on the writer's thread; may be empty.
+  std::function<void(Event)> on_event;
 };
 
 /// Writes events in the order in which they were given, as many at once as have gathered while the
@@ -73,6 +73,8 @@ class EventWriter {
   };
 
   void Run(const std::stop_token& stop);
+  /// There is something to write that the writer does not have to wait with.
+  bool ReadyToWrite() const REQUIRES(mu_);
   /// Waits for `count` events, at most so long.
   void Gather(std::size_t count, Clock::Duration longest) REQUIRES(mu_);
   void TellDurable(std::uint64_t durable);

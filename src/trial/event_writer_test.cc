@@ -90,6 +90,31 @@ TEST_F(EventWriterTest, WhoWasAnsweredTogetherIsWrittenTogether) {
   EXPECT_EQ(log_.groups(), (std::vector<std::size_t>{1, 3, 3}));
 }
 
+TEST_F(EventWriterTest, WhatIsHeldIsWrittenTogetherWhenTheLastOneLetsGo) {
+  Give(1);
+  log_.AwaitGroup(1);
+  Give(3);
+  log_.Allow(2);
+  Settle();
+  writer_->Hold();
+  Give(2);
+  writer_->Hold();
+  Give(2);  // more than came together before: still held
+  writer_->Release();
+  Give(1);
+  writer_->Release();
+  log_.Allow(3);
+  Settle();
+  for (int i = 0; i < 5; ++i) {  // each on its own, as a tuner's loop gives them
+    writer_->Hold();
+    Give(1);
+    writer_->Release();
+  }
+  log_.Allow(4);
+  Settle();
+  EXPECT_EQ(log_.groups(), (std::vector<std::size_t>{1, 3, 5, 5}));
+}
+
 TEST_F(EventWriterTest, OneAloneWaitsForNobody) {
   log_.Allow(3);
   for (int i = 0; i < 3; ++i) {

@@ -69,8 +69,11 @@ struct TrialEngineOptions {
   /// their start is durable. For runs that do nothing until their first request was answered, which
   /// waits for that: the sync and the start of the process take place at the same time.
   bool submit_early = false;
-  /// Told each event once it is durable, in order; must be quick.
-  std::function<void(const Event&)> on_event;
+  /// The repositories stand where the log does: one that is gone was removed. Otherwise it may be
+  /// on a disk that is not mounted, and its trial waits for it.
+  bool storage_has_log = false;
+  /// Given each event once it is durable, in order; must be quick.
+  std::function<void(Event)> on_event;
   /// Told each event before that, when it is part of the record; under the engine's lock, which
   /// must not be asked for anything. Only events may follow from it: they are later in the log.
   std::function<void(const Event&)> on_recorded;
@@ -232,7 +235,7 @@ class TrialEngine {
   Status AuthenticateJoin(std::string_view token) const;
   void Describe(const RunKey& key, Done<Value> done);
   void Ready(const RunKey& key, const Value& body, Done<Value> done);
-  void Report(const RunKey& key, const Value& body, Done<Value> done);
+  void Report(const RunKey& key, Value body, Done<Value> done);
   void Progress(const RunKey& key, const Value& body, Done<Value> done);
   void SetStatus(const RunKey& key, const Value& body, Done<Value> done);
   void StartCheckpoint(const RunKey& key, const Value& body, Done<Value> done);
@@ -330,6 +333,8 @@ class TrialEngine {
   void PostRetainAll() EXCLUDES(mu_);
   void ArmRetention() EXCLUDES(mu_);
   Status RegisterFound(const std::string& trial) EXCLUDES(mu_);
+  /// Its checkpoints that are not there any more.
+  Status RegisterGone(const TrialRecord& trial, const std::set<std::string>& there) REQUIRES(mu_);
   /// Before a run: makes sure that its repository is the trial's own, in another directory when the
   /// first one is taken. FailedPrecondition: another's stands where its checkpoints were.
   Status ChooseRepository(const std::string& trial) EXCLUDES(mu_);

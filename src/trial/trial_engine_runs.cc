@@ -193,11 +193,12 @@ void TrialEngine::Ready(const RunKey& key, const Value& body, Done<Value> done) 
   EmitForRun(key, EventKind::kRunReady, body, std::move(done));
 }
 
-void TrialEngine::Report(const RunKey& key, const Value& body, Done<Value> done) {
+void TrialEngine::Report(const RunKey& key, Value body, Done<Value> done) {
   std::uint64_t sequence = 0;
   if (const Status wrong = AsArgument(CheckReport(body, &sequence)); !wrong.ok()) {
     return done(wrong);
   }
+  const bool scores = *body.Find("group")->if_string() == "validation";
   bool duplicate = false;
   Status status;
   {
@@ -210,11 +211,8 @@ void TrialEngine::Report(const RunKey& key, const Value& body, Done<Value> done)
       status = FailedPreconditionError(fmt::format("out_of_order: report {} came where {} belongs",
                                                    sequence, (*trial)->next_sequence));
     } else if (status.ok()) {
-      status = Emit(key.trial, key.run, EventKind::kReport, body);
-      const TrialRecord* record = Find(key.trial);
-      if (status.ok() && body.Find("group")->if_string() != nullptr &&
-          *body.Find("group")->if_string() == "validation" &&
-          RemovableOf(*record) != removable_[key.trial]) {
+      status = Emit(key.trial, key.run, EventKind::kReport, std::move(body));
+      if (status.ok() && scores && RemovableOf(*Find(key.trial)) != removable_[key.trial]) {
         Changed(key.trial);
       }
     }

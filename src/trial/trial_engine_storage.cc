@@ -132,12 +132,20 @@ Status TrialEngine::RegisterFound(const std::string& trial) {
   auto listed = options_.repositories->List(repository);
   const bool missing = listed.status().Is(Code::kNotFound);
   if (!missing) RETURN_IF_ERROR(listed.status());
+  bool removed = false;
+  if (missing && options_.storage_has_log) {
+    ASSIGN_OR_RETURN(const std::uint64_t left, options_.repositories->NewestRun(repository));
+    removed = left == 0;  // one that only lost its record has that
+  }
   const std::vector<FoundCheckpoint> found =
       missing ? std::vector<FoundCheckpoint>() : *std::move(listed);
   MutexLock hold(&mu_);
   const TrialRecord* record = Find(trial);
   // A disk that is not mounted is no reason to begin afresh. Retention never takes the latest.
-  if (missing && HasCheckpoints(*record)) {
+  if (missing && HasCheckpoints(*record) && removed) {
+    LogWarning(
+        fmt::format("trial {}: {} was removed, and its checkpoints with it", trial, repository));
+  } else if (missing && HasCheckpoints(*record)) {
     return UnavailableError(repository +
                             " is gone, and the trial has checkpoints there: is it mounted? Put it "
                             "back, or delete the checkpoints");
@@ -164,15 +172,21 @@ Status TrialEngine::RegisterFound(const std::string& trial) {
           .IgnoreError("it was registered just now, or the line before says why not");
     }
   }
+  return RegisterGone(*record, there);
+}
+
+Status TrialEngine::RegisterGone(const TrialRecord& trial, const std::set<std::string>& there) {
   std::vector<std::string> gone;
-  for (const CheckpointRecord& known : record->checkpoints) {
+  for (const CheckpointRecord& known : trial.checkpoints) {
     if (known.state == CheckpointState::kCompleted && !there.contains(known.id)) {
       gone.push_back(known.id);
     }
   }
-  for (const std::string& id : gone) {
-    RETURN_IF_ERROR(Emit(trial, record->core.run, EventKind::kCheckpointDeleted,
-                         Value::Object{{"id", id}, {"reason", "not in the repository any more"}}));
+  const std::string id = trial.id;
+  for (const std::string& checkpoint : gone) {
+    RETURN_IF_ERROR(
+        Emit(id, trial.core.run, EventKind::kCheckpointDeleted,
+             Value::Object{{"id", checkpoint}, {"reason", "not in the repository any more"}}));
   }
   return Status::Ok();
 }

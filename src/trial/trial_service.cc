@@ -13,7 +13,7 @@ namespace cairn {
 namespace {
 
 using RunKey = TrialEngine::RunKey;
-using Call = std::function<void(const RunKey& key, const ServerRequest& request, const Value& body,
+using Call = std::function<void(const RunKey& key, const ServerRequest& request, Value body,
                                 TrialEngine::Done<Value> done)>;
 
 constexpr std::string_view kBase = "/trial/v1/trials/{trial}/runs/{run}";
@@ -129,9 +129,9 @@ HttpRoute RunRoute(TrialEngine* engine, std::string_view method, std::string_vie
           [call = std::move(call), status, nuls](const ServerRequest& request, HttpReply reply) {
             const Result<RunKey> key = KeyOf(request);
             if (!key.ok()) return reply.Send(ResponseOf(key.status()));
-            const Result<Value> body = BodyWithout(request, nuls);
+            Result<Value> body = BodyWithout(request, nuls);
             if (!body.ok()) return reply.Send(ResponseOf(body.status()));
-            call(*key, request, *body, Into(std::move(reply), status));
+            call(*key, request, *std::move(body), Into(std::move(reply), status));
           },
       .max_body_bytes = max_body_bytes,
       .authorize = Check([engine](const ServerRequest& request) -> Status {
@@ -150,8 +150,10 @@ HttpRoute RunRoute(TrialEngine* engine, std::string_view path, RunCall call,
                    std::uint64_t max_body_bytes) {
   return RunRoute(
       engine, "POST", path,
-      [call = std::move(call)](const RunKey& key, const ServerRequest&, const Value& body,
-                               TrialEngine::Done<Value> done) { call(key, body, std::move(done)); },
+      [call = std::move(call)](const RunKey& key, const ServerRequest&, Value body,
+                               TrialEngine::Done<Value> done) {
+        call(key, std::move(body), std::move(done));
+      },
       200, max_body_bytes, Nuls::kKeep);
 }
 
@@ -197,9 +199,9 @@ std::vector<HttpRoute> TrialRoutes(TrialEngine* engine) {
   // A route that passes its body on to a function of the engine.
   const auto pass = [&](std::string_view path, auto function) {
     add("POST", path,
-        [engine, function](const RunKey& key, const ServerRequest&, const Value& body,
+        [engine, function](const RunKey& key, const ServerRequest&, Value body,
                            TrialEngine::Done<Value> done) {
-          (engine->*function)(key, body, std::move(done));
+          (engine->*function)(key, std::move(body), std::move(done));
         });
   };
   using Done = TrialEngine::Done<Value>;

@@ -19,8 +19,8 @@ namespace cairn {
 std::vector<HttpRoute> TrialRoutes(TrialEngine* engine);
 
 /// What a route below a run does: called when the run's token was found to be right.
-using RunCall = std::function<void(const TrialEngine::RunKey& key, const Value& body,
-                                   TrialEngine::Done<Value> done)>;
+using RunCall =
+    std::function<void(const TrialEngine::RunKey& key, Value body, TrialEngine::Done<Value> done)>;
 /// A route "POST <base><path>" for those who add their own to the protocol's.
 HttpRoute RunRoute(TrialEngine* engine, std::string_view path, RunCall call,
                    std::uint64_t max_body_bytes = 1u << 20);
