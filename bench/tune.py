@@ -499,6 +499,13 @@ def remembered(rounds: Rounds, table: Table) -> None:
         table.add(name, values, at_most=most, unit=" MB", conditions=case.conditions())
 
 
+def compile_package() -> None:
+    """As pip does with what it installs, and did with Ray: where PYTHONDONTWRITEBYTECODE is set, each process
+    of ours would compile all of it again."""
+    package = os.path.join(ROOT, "python", "cairn")
+    subprocess.run([sys.executable, "-m", "compileall", "-q", package], check=True)
+
+
 def versions(contenders: dict[str, str]) -> dict[str, str]:
     found = {"python": sys.version.split()[0]}
     if "ray" in contenders:
@@ -532,6 +539,7 @@ def main() -> None:
     wanted = set(args.only.split(",")) if args.only else {*ROWS, *OTHERS}
     if unknown := wanted - {*ROWS, *OTHERS}:
         raise SystemExit(f"--only: there is no {', '.join(sorted(unknown))}")
+    compile_package()
     adopt_orphans()
     facts = {**machine(tempfile.gettempdir()), "versions": versions(contenders)}
     rounds, table = Rounds(args), Table()

@@ -22,6 +22,7 @@
 #include "src/errors.h"
 #include "src/gil.h"
 #include "src/option.h"
+#include "src/tune_reports.h"
 #include "tune/pool_launcher.h"
 #include "tune/search_policy.h"
 #include "tune/tuner.h"
@@ -232,7 +233,9 @@ class PyTuner {
     tune::Tuner* const tuner = Opened();
     const Result<bool> finished = Run([&] { return tuner->Step(Seconds(timeout), &news); });
     Finish(finished.status());
-    return nb::make_tuple(*finished, FromValue(Value(Value::List(std::move(news)))));
+    nb::list told;
+    for (Value& item : news) told.append(FromNews(std::move(item)));
+    return nb::make_tuple(*finished, told);
   }
   void Interrupt() { Opened()->Interrupt(); }
   nb::object TakeLog() {

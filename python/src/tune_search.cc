@@ -20,7 +20,6 @@
 #include "tune/searcher.h"
 #include "tune/space.h"
 #include "tune/stopper.h"
-#include "tune/tensorboard_events.h"
 
 namespace nb = nanobind;
 
@@ -313,21 +312,6 @@ void DefineTuneSearch(nb::module_& module) {
       .def("on_elapsed", &Stopper::OnElapsed, nb::arg("seconds"))
       .def("save", &Stopper::Save)
       .def("load", &Stopper::Load, nb::arg("state"));
-  module.def(
-      "tensorboard_header",
-      [](double wall_time) {
-        const std::string bytes = tune::TensorboardHeader(wall_time);
-        return nb::bytes(bytes.data(), bytes.size());
-      },
-      nb::arg("wall_time"));
-  module.def(
-      "tensorboard_scalars",
-      [](double wall_time, std::int64_t step,
-         const std::vector<std::pair<std::string, double>>& scalars) {
-        const std::string bytes = tune::TensorboardScalars(wall_time, step, scalars);
-        return nb::bytes(bytes.data(), bytes.size());
-      },
-      nb::arg("wall_time"), nb::arg("step"), nb::arg("scalars"));
 }
 
 }  // namespace cairn::python

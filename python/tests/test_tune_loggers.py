@@ -1,16 +1,19 @@
 """What is written beside the trials, and shown of them."""
 
 import contextlib
+import copy
 import csv
 import io
 import json
 import math
+import pickle
 import resource
 
 import pytest
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 import cairn
+from cairn import tune
 from cairn.tune import _trial_files, progress
 from cairn.tune.logger import (
     CSVLoggerCallback,
@@ -490,3 +493,149 @@ def test_a_metric_that_comes_late_after_a_long_text(tmp_path):
     finally:
         csv.field_size_limit(limit)
     book.on_experiment_end([trial])
+
+
+# Lines that are made without a dict for each report.
+
+PLAIN = [
+    {"loss": 0.1 * i, "n": i, "flag": i % 2 == 0, "name": "a b.c-d/e", "nothing": None, "deep": {"x": {"y": -i / 3}}}
+    for i in range(8)
+]
+NUMBERS = [
+    {"loss": loss, "n": n}
+    for loss in (0.0, -0.0, 1.0, 1e15, 1e16, 123456789012345680.0, 0.0001, 0.00001, -2.5e-7, 5e-324, 1.7976931348623157e308,
+                 0.1 + 0.2, 100.0, 1e22, math.inf, -math.inf, math.nan)
+    for n in (0, -1, 2**53 + 1, -(2**63))
+]  # fmt: skip
+STRANGE = [
+    {"loss": 1.0, "what": "as it is"},
+    {"loss": 2.0, "what": "a,b"},
+    {"loss": 3.0, "what": 'say "x"'},
+    {"loss": 4.0, "what": "two\nlines"},
+    {"loss": 5.0, "what": "größer"},
+    {"loss": 6.0, "what": [1, 2]},
+    {"loss": 7.0, "what": {}},
+    {"loss": 8.0, "what": 2**63},
+    {"loss": 9.0, "what": 9.0},
+    {"loss": 9.5},
+    {"loss": 10.0, "what": "as it is", "late": 1},
+    {"loss": 11.0, "what": "as it is", "late": 2},
+    {"loss": 12.0, "what": {"late": 3}},
+    {"loss": 13.0, "what": "as it is", "date": "mine", "late": 4},
+    {"loss": 14.0, "what": "as it is", "a/b": 1, "a": {"b": 2}},
+]
+
+
+def result_of(iteration, metrics):
+    result = {"training_iteration": iteration, "timestamp": 1_700_000_000 + iteration // 3, "done": False, **metrics}
+    return dict(sorted(result.items()))  # as the tuner has them
+
+
+def written(directory, config, metrics, told):
+    trial = trial_in(directory, **config)
+    book = LogBook(str(directory))
+    book.on_trial_start(1, [trial], trial)
+    for iteration, one in enumerate(metrics, 1):
+        result = result_of(iteration, one)
+        trial.last_result = fill_result(result, trial.trial_id, trial.config)
+        told(book, trial, result)
+        if iteration % 5 == 0:
+            book.on_step_end(iteration, [trial])
+    book.on_trial_complete(1, [trial], trial)
+    head = len(cairn._native.tensorboard_header(0.0))  # with the time at which the file was begun
+    read = {name: (directory / "trial_0" / name).read_bytes() for name in ("result.json", "progress.csv")}
+    return {**read, "events": (directory / "trial_0" / "events.out.tfevents.cairn").read_bytes()[head:]}
+
+
+@pytest.mark.parametrize("metrics", [PLAIN, NUMBERS, STRANGE], ids=["plain", "numbers", "strange"])
+@pytest.mark.parametrize("config", [{}, {"lr": 0.1, "net": {"kind": "ä, b", "layers": [1, 2]}}])
+def test_lines_of_reports_that_look_alike_are_those_of_the_loggers(tmp_path, config, metrics):
+    by_loggers = written(
+        tmp_path / "loggers", config, metrics,
+        lambda book, trial, _: book.on_trial_result(1, [trial], trial, trial.last_result),
+    )  # fmt: skip
+    by_reports = written(
+        tmp_path / "reports", config, metrics,
+        lambda book, trial, result: book.on_report(1, trial, cairn._native.TuneReport(result)),
+    )  # fmt: skip
+    assert by_reports == by_loggers
+
+
+def test_reports_that_look_alike_are_not_made_dicts(tmp_path):
+    trial = trial_in(tmp_path, lr=0.1)
+    book = LogBook(str(tmp_path))
+    made = []
+    for iteration in range(1, 6):
+        result = result_of(iteration, {"loss": 1 / iteration})
+        trial._make_result = lambda r=result: made.append(1) or fill_result(r, trial.trial_id, trial.config)
+        book.on_report(iteration, trial, cairn._native.TuneReport(result))
+    assert made == [1]  # the first, which says what they look like
+    book.on_step_end(5, [trial])
+    assert iterations(trial) == [1, 2, 3, 4, 5]
+
+
+def test_lines_are_in_the_files_when_nothing_happens_any_more(tmp_path):
+    trial = trial_in(tmp_path)
+    book = LogBook(str(tmp_path))
+    for iteration in (1, 2, 3):
+        result = result_of(iteration, {})
+        trial.last_result = fill_result(result, trial.trial_id, trial.config)
+        book.on_report(iteration, trial, cairn._native.TuneReport(result))
+        book.on_step_end(iteration, [trial])
+    book.on_step_end(3, [trial])
+    assert iterations(trial) == [1, 2, 3]
+    book.on_experiment_end([trial])
+
+
+def test_a_full_disk_takes_no_lines_from_others(tmp_path, capsys):
+    trials = [trial_in(tmp_path, "t_00000"), trial_in(tmp_path, "t_00001")]
+    book = LogBook(str(tmp_path))
+    reports = {t.trial_id: [] for t in trials}
+    book.reports = lambda id: reports[id]
+
+    def tell_of(trial, iteration, **metrics):
+        result = result_of(iteration, metrics)
+        reports[trial.trial_id].append(result)
+        trial.last_result = fill_result(result, trial.trial_id, trial.config)
+        book.on_report(iteration, trial, cairn._native.TuneReport(result))
+
+    for trial in trials:
+        tell_of(trial, 1, text="x" * 20)
+        tell_of(trial, 2, text="x" * 20)
+    with files_of_at_most(3000):
+        for iteration in range(3, 60):
+            tell_of(trials[0], iteration, text="x" * 20)
+        book.on_step_end(60, trials)
+    tell_of(trials[1], 3, text="x" * 20)
+    book.on_step_end(60, trials)
+    assert iterations(trials[1]) == [1, 2, 3]
+    assert capsys.readouterr().err.count("cannot be written") == 1
+    book.mend()
+    assert iterations(trials[0]) == list(range(1, 60))
+    book.on_experiment_end(trials)
+
+
+def test_a_trial_is_copied_with_its_report(tmp_path):
+    trial = trial_in(tmp_path, lr=0.1)
+    trial._make_result = lambda: {"loss": 1.0}
+    for copied in (copy.deepcopy(trial), pickle.loads(pickle.dumps(trial))):
+        assert copied.last_result == {"loss": 1.0} and copied.config == {"lr": 0.1}
+    trial.last_result = {"loss": 2.0}
+    assert trial.last_result == {"loss": 2.0} == copy.copy(trial).last_result
+
+
+def test_an_error_that_ends_an_experiment_leaves_no_report_out_of_the_files(tmp_path):
+    class Fails(tune.Callback):
+        def on_trial_result(self, result, **info):
+            if result["i"] == 4:
+                raise RuntimeError("enough")
+
+    def train(config):
+        for i in range(5):
+            tune.report({"i": i})
+
+    run = tune.RunConfig(name="e", storage_path=str(tmp_path), verbose=0, callbacks=[Fails()])
+    with pytest.raises(RuntimeError, match="enough"):
+        tune.Tuner(train, run_config=run).fit()
+    lines = (tmp_path / "e" / "train_00000" / "result.json").read_text().splitlines()
+    assert [json.loads(line)["i"] for line in lines] == [0, 1, 2, 3, 4]

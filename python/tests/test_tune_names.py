@@ -1,5 +1,6 @@
 """The names that programs written for Ray Tune use, old and new; checks of trainables; imports."""
 
+import io
 import os
 import random
 import subprocess
@@ -296,11 +297,64 @@ def test_a_sync_config_says_where_an_experiment_is(tmp_path):
         tune.RunConfig(sync_config={"upload_dir": where})
 
 
-@pytest.mark.parametrize("name", ["trial_name_creator", "trial_dirname_creator"])
-def test_names_of_trials_are_not_made_by_others(name):
-    with pytest.raises(ValueError, match=f"{name}: trials and their directories are called"):
-        tune.TuneConfig(**{name: lambda trial: "mine"})
-    assert getattr(tune.TuneConfig(**{name: None}), name) is None
+def test_names_of_directories_are_not_made_by_others():
+    with pytest.raises(ValueError, match="trial_dirname_creator: the directories of trials are called"):
+        tune.TuneConfig(trial_dirname_creator=lambda trial: "mine")
+    assert tune.TuneConfig(trial_dirname_creator=None).trial_dirname_creator is None
+
+
+class Named(tune.Trainable):
+    def setup(self, config):
+        self.said = self.trial_name
+
+    def step(self):
+        return {"told": self.said, "done": True}
+
+
+def named(config):
+    tune.report({"told": tune.get_trial_name(), "told_too": tune.get_context().get_trial_name()})
+
+
+@pytest.mark.parametrize("trainable", [named, Named])
+def test_trials_have_the_names_that_a_function_gives_them(tmp_path, trainable):
+    def name_of(trial):
+        return f"{trial.trainable_name}-lr{trial.config['lr']}-{trial.trial_id[-1]}"
+
+    class Seen(tune.Callback):
+        names = []
+
+        def on_trial_complete(self, trial, **info):
+            self.names.append((str(trial), f"{trial}", trial.custom_trial_name, trial.trial_id))
+
+    out = io.StringIO()
+    run = tune.RunConfig(
+        name="e", storage_path=str(tmp_path), callbacks=[Seen()], progress_reporter=tune.CLIReporter(file=out)
+    )
+    of = tune.TuneConfig(trial_name_creator=name_of)
+    results = tune.Tuner(
+        trainable, param_space={"lr": tune.grid_search([0.5, 0.25])}, tune_config=of, run_config=run
+    ).fit()
+    what = trainable.__name__
+    names = [f"{what}-lr0.5-0", f"{what}-lr0.25-1"]
+    assert [one.metrics["told"] for one in results] == names
+    assert all(one.metrics.get("told_too", one.metrics["told"]) == one.metrics["told"] for one in results)
+    # What a restart knows them by is as it was.
+    ids = [f"{what}_00000", f"{what}_00001"]
+    assert [os.path.basename(one.path) for one in results] == [one.metrics["trial_id"] for one in results] == ids
+    assert sorted(Seen.names) == sorted((n, n, n, id) for n, id in zip(names, ids))
+    assert all(f"{name} TERMINATED after 1" in out.getvalue() for name in names)
+    again = tune.Tuner.restore(str(tmp_path / "e"), trainable).fit()
+    assert [one.metrics["told"] for one in again] == names
+    Seen.names.clear()
+
+
+def test_a_name_that_is_no_text_ends_it_at_once(tmp_path):
+    run = tune.RunConfig(storage_path=str(tmp_path), verbose=0)
+    of = tune.TuneConfig(trial_name_creator=lambda trial: 3)
+    with pytest.raises(ValueError, match="trial_name_creator.*named_00000.*3"):
+        tune.Tuner(named, tune_config=of, run_config=run).fit()
+    with pytest.raises(ValueError, match="trial_name_creator must be a function"):
+        tune.TuneConfig(trial_name_creator="mine")
 
 
 @pytest.mark.parametrize("chdir", [None, False, True])

@@ -101,6 +101,8 @@ std::string Row(const std::vector<std::string>& cells) {
   return out;
 }
 
+}  // namespace
+
 std::string DateOf(std::int64_t stamp) {
   const auto seconds = static_cast<time_t>(stamp);
   tm local{};
@@ -110,7 +112,9 @@ std::string DateOf(std::int64_t stamp) {
   return text;
 }
 
-}  // namespace
+bool IsPlotted(std::string_view first) {
+  return std::ranges::find(kNotPlotted, first) == kNotPlotted.end();
+}
 
 Value FillResult(const Value& report, const std::string& trial, const Value& config) {
   Value::Object filled = report.is_object() ? *report.if_object() : Value::Object{};
@@ -171,7 +175,7 @@ std::string TensorboardRecord(const Value& filled, const FlatResult& row) {
   std::vector<std::pair<std::string, double>> scalars;
   for (const auto& [name, value] : row) {
     const std::string_view first = std::string_view(name).substr(0, name.find('/'));
-    if (!value.is_number() || std::ranges::find(kNotPlotted, first) != kNotPlotted.end()) continue;
+    if (!value.is_number() || !IsPlotted(first)) continue;
     scalars.emplace_back(name, value.AsDouble());
   }
   const Value* stamp = filled.Find("timestamp");

@@ -21,6 +21,11 @@ inline constexpr char kTensorboardName[] = "events.out.tfevents.cairn";
 /// date, config.
 Value FillResult(const Value& report, const std::string& trial, const Value& config);
 
+/// When it was made, in this machine's time: 2026-11-18_20-15-06.
+std::string DateOf(std::int64_t stamp);
+/// Whether the numbers of a member, by the first part of its name, are curves.
+bool IsPlotted(std::string_view first);
+
 /// One line, with NaN and infinities as the words that Python and JavaScript have for them.
 std::string ResultLine(const Value& filled);
 /// The same over several lines, for params.json.

@@ -74,6 +74,27 @@ TEST(TuneRun, ARefusedReportCountsForNothing) {
   std::filesystem::remove_all(directory);
 }
 
+TEST(TuneRun, AStopByDoneNeedsNoReportThatSaysIt) {
+  const std::string directory = testing::TempDir() + "cairn_tune_done_" + std::to_string(getpid());
+  const auto run = [&](const char* name, Value space) {
+    return tune::Run(
+        {.directory = directory + name,
+         .space = std::move(space),
+         .stop = Value::Object{{"name", "bounds"}, {"bounds", Value::Object{{"done", true}}}},
+         .score = "points"},
+        Train);
+  };
+  const auto silent = run("/silent", Value::Object{{"scored", 1}});
+  ASSERT_TRUE(silent.ok()) << silent.status().ToString();
+  EXPECT_EQ(silent->front().status, "TERMINATED") << silent->front().error;
+  EXPECT_EQ(*silent->front().results.back().Find("done"), Value(false));
+  const auto says = run("/says", Value::Object{{"loss", 1}});
+  ASSERT_TRUE(says.ok()) << says.status().ToString();
+  EXPECT_EQ(says->front().status, "TERMINATED") << says->front().error;
+  EXPECT_EQ(*says->front().results.back().Find("done"), Value(true));
+  std::filesystem::remove_all(directory);
+}
+
 TEST(TuneRun, AScoreThatIsNoNumberIsRefused) {
   const std::string directory = testing::TempDir() + "cairn_tune_score_" + std::to_string(getpid());
   const auto results = tune::Run({.directory = directory,

@@ -135,7 +135,7 @@ class Worker final : public Trial {
     RETURN_IF_ERROR(CheckScore(metrics));
     const auto before = std::tuple(iteration_, total_, last_, saved_at_);
     Value::Object result = NextResult(*metrics.if_object());
-    const bool done = result.contains("done");
+    const bool done = result.at("done") == Value(true);
     Result<Value> kept = Value();
     if (save) kept = Keep(save, result);
     if (!kept.ok()) {
@@ -223,8 +223,9 @@ class Worker final : public Trial {
   Value::Object NextResult(Value::Object result) {
     result.erase("should_checkpoint");
     for (const char* key : kFilledLater) result.erase(key);
+    // Always: trials may be stopped by it.
     const auto done = result.find("done");
-    if (done != result.end() && done->second != Value(true)) result.erase(done);
+    result["done"] = done != result.end() && done->second == Value(true);
     const double now = std::chrono::duration<double>(clock_->Now()).count();
     ++iteration_;
     total_ += now - last_;

@@ -39,6 +39,9 @@ constexpr auto kLogPatience = std::chrono::seconds(60);
 constexpr std::uint64_t kMaxBodyBytes = 16u << 20;
 /// So long the end of an experiment waits for removals that its rules ask for.
 constexpr auto kRemovalPatience = std::chrono::seconds(10);
+/// So long news wait for others, which are told together: each time the caller is woken, and what
+/// he does then he does instead of the next messages.
+constexpr auto kNewsTogether = std::chrono::milliseconds(10);
 constexpr auto kFirstLook = std::chrono::milliseconds(1);
 constexpr auto kLastLook = std::chrono::milliseconds(200);
 constexpr int kPinAttempts = 8;
@@ -77,20 +80,24 @@ void Tuner::Stop() {
 }
 
 void Tuner::Enqueue(Message message) {
+  bool closing = false;
   {
     MutexLock hold(&mu_);
-    if (!closing_) {
-      messages_.push_back(std::move(message));
-      changed_.NotifyAll();
-      return;
-    }
+    closing = closing_;
+    if (!closing) messages_.push_back(std::move(message));
   }
+  // Not under the lock, at which the loop would have to wait at once.
+  if (!closing) return changed_.NotifyAll();
   if (message.done) message.done(CancelledError("the tuner ends"));
 }
 
 void Tuner::Tell(Value news) {
-  MutexLock hold(&mu_);
-  news_.push_back(std::move(news));
+  {
+    MutexLock hold(&mu_);
+    news_.push_back(std::move(news));
+    if (news_.size() > 1) return;  // whoever waits knows since when there are some
+    news_since_ = open_.clock->Now();
+  }
   changed_.NotifyAll();
 }
 
@@ -105,8 +112,8 @@ std::vector<HttpRoute> Tuner::Routes() {
   const auto add = [&](std::string_view path, Message::Kind kind) {
     routes.push_back(RunRoute(
         engine_.get(), path,
-        [this, kind](const RunKey& key, const Value& body, Done done) {
-          Enqueue({kind, key, body, std::move(done)});
+        [this, kind](const RunKey& key, Value body, Done done) {
+          Enqueue({kind, key, std::move(body), std::move(done)});
         },
         kMaxBodyBytes));
   };
@@ -149,7 +156,8 @@ Status Tuner::Start(TunerOptions options) {
                          .max_live_runs = options_.max_concurrent,
                          .users_wait = false,
                          .submit_early = true,
-                         .on_event = [this](const Event& event) { OnEvent(event); },
+                         .storage_has_log = true,
+                         .on_event = [this](Event event) { OnEvent(std::move(event)); },
                          .on_recorded = [this](const Event& event) { OnRecorded(event); }}));
   history_.clear();
   history_.shrink_to_fit();
@@ -226,8 +234,8 @@ void Tuner::OnRecorded(const Event& event) {
   }
 }
 
-void Tuner::OnEvent(const Event& event) {
-  if (auto news = NewsOf(event)) Tell(*std::move(news));
+void Tuner::OnEvent(Event event) {
+  if (auto news = NewsOf(std::move(event))) Tell(*std::move(news));
 }
 
 /// What becomes of the trials of an earlier life, before anything is started.
@@ -345,6 +353,21 @@ std::string Tuner::NextTrial() const {
 
 Result<bool> Tuner::Step(std::chrono::nanoseconds timeout, TuneNews* news) {
   if (!started_ || engine_ == nullptr) return FailedPreconditionError("tuner: it is not started");
+  const Clock::Duration until = open_.clock->Now() + timeout;
+  for (;;) {
+    ASSIGN_OR_RETURN(const bool finished, Turn(until));
+    MutexLock hold(&mu_);
+    const Clock::Duration now = open_.clock->Now();
+    const bool told = !news_.empty() && now >= news_since_ + kNewsTogether;
+    if (!finished && !told && now < until) continue;
+    news->insert(news->end(), std::make_move_iterator(news_.begin()),
+                 std::make_move_iterator(news_.end()));
+    news_.clear();
+    return finished && messages_.empty();
+  }
+}
+
+Result<bool> Tuner::Turn(Clock::Duration until) {
   if (!stop_all_ && options_.policy->StopAll()) {
     stop_all_ = true;
     RETURN_IF_ERROR(Note("", {{"what", "stopped"}}));
@@ -356,26 +379,27 @@ Result<bool> Tuner::Step(std::chrono::nanoseconds timeout, TuneNews* news) {
   bool interrupt = false;
   {
     MutexLock hold(&mu_);
-    const auto quiet = [&]() REQUIRES(mu_) {
-      return messages_.empty() && news_.empty() && interrupt_ == interrupted_;
-    };
-    if (quiet() && !Finished()) changed_.WaitFor(&mu_, timeout);
+    if (!Finished()) WaitForMessages(until);
     taken.swap(messages_);
     interrupt = interrupt_;
   }
   if (interrupt && !interrupted_) RETURN_IF_ERROR(PauseAll());
   for (Message& message : taken) RETURN_IF_ERROR(Handle(std::move(message)));
   if (works) RETURN_IF_ERROR(Fill());
-  const bool finished = Finished() && Settled();
-  if (finished) {
-    RETURN_IF_ERROR(engine_->Flush());
-    Summarize();
+  if (!Finished() || !Settled()) return false;
+  RETURN_IF_ERROR(engine_->Flush());
+  Summarize();
+  return true;
+}
+
+void Tuner::WaitForMessages(Clock::Duration until) {
+  while (messages_.empty() && interrupt_ == interrupted_) {
+    const Clock::Duration end =
+        news_.empty() ? until : std::min(until, news_since_ + kNewsTogether);
+    const Clock::Duration left = end - open_.clock->Now();
+    if (left <= Clock::Duration::zero()) return;
+    changed_.WaitFor(&mu_, left);
   }
-  MutexLock hold(&mu_);
-  news->insert(news->end(), std::make_move_iterator(news_.begin()),
-               std::make_move_iterator(news_.end()));
-  news_.clear();
-  return finished && messages_.empty();
 }
 
 Result<bool> Tuner::LogWorks() {

@@ -126,8 +126,9 @@ class Tuner {
   bool HasWork(const TunerOptions& options) const;
   /// Brings the policy to where it was, and begins. FailedPrecondition when it was started already.
   Status Start(TunerOptions options);
-  /// Goes on for at most `timeout`, or until something happened. True: all trials have ended, or
-  /// were given up. Errors of the policy and of the log end the experiment.
+  /// Goes on for at most `timeout`, or until there are news, and others have had a moment to come
+  /// with them. True: all trials have ended, or were given up. Errors of the policy and of the log
+  /// end the experiment.
   Result<bool> Step(std::chrono::nanoseconds timeout, TuneNews* news);
   /// All trials save and pause; Step says true when they have. They go on at the next start. May be
   /// called by any thread.
@@ -172,9 +173,12 @@ class Tuner {
   /// comes later in the log, and no worker hears of it before all of that is durable.
   void OnRecorded(const Event& event) EXCLUDES(mu_);
   /// A durable event, on the thread that wrote it.
-  void OnEvent(const Event& event) EXCLUDES(mu_);
+  void OnEvent(Event event) EXCLUDES(mu_);
 
   // The loop's own.
+  /// Does what there is to do; waits for it, at most until then. True: all is done.
+  Result<bool> Turn(Clock::Duration until);
+  void WaitForMessages(Clock::Duration until) REQUIRES(mu_);
   Status Handle(Message message);
   Status OnBegin(const Message& message);
   Status OnResult(Message message);
@@ -254,6 +258,7 @@ class Tuner {
   bool closing_ GUARDED_BY(mu_) = false;
   std::deque<Message> messages_ GUARDED_BY(mu_);
   std::vector<Value> news_ GUARDED_BY(mu_);
+  Clock::Duration news_since_ GUARDED_BY(mu_){};
 };
 
 }  // namespace cairn::tune

@@ -1,5 +1,6 @@
 #include "tune/tuner_news.h"
 
+#include <utility>
 #include <vector>
 
 #include "format/json.h"
@@ -7,10 +8,10 @@
 
 namespace cairn::tune {
 
-std::optional<Value> NewsOf(const Event& event) {
+std::optional<Value> NewsOf(Event event) {
   Value::Object news{{"trial", event.trial}, {"time", event.time}, {"run", event.run}};
   const auto take = [&](const char* from, const char* as) {
-    if (const Value* value = event.body.Find(from)) news[as] = *value;
+    if (event.body.Find(from) != nullptr) news[as] = TakeMember(&event.body, from);
   };
   switch (event.kind) {
     case EventKind::kRunStarted: {
@@ -30,7 +31,7 @@ std::optional<Value> NewsOf(const Event& event) {
       return news;
     case EventKind::kCheckpointCompleted:
       news["what"] = "checkpoint";
-      news["checkpoint"] = event.body;
+      news["checkpoint"] = std::move(event.body);
       return news;
     case EventKind::kNote: {
       const std::string what = TextOf(event.body, "what");

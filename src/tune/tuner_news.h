@@ -12,7 +12,7 @@
 namespace cairn::tune {
 
 /// What an event says to those who only watch (TuneNews in tuner.h); nothing for most kinds.
-std::optional<Value> NewsOf(const Event& event);
+std::optional<Value> NewsOf(Event event);
 
 /// Its reports that count: a run that went back reports again what came after. None of null.
 Value::List ResultsOf(const TrialRecord* record);

@@ -88,7 +88,7 @@ void TunerRecord::SetPhase(TuneTrial* trial, TunePhase phase) {
   trial->phase = phase;
 }
 
-Status TunerRecord::Apply(const Event& event) {
+void TunerRecord::CountTime(const Event& event) {
   // Between two lives nothing was at work.
   if (event.kind == EventKind::kNote && TextOf(event.body, "what") == "opened") last_time_ = 0;
   // Clocks may be set back; what passed then is not known, and counts as nothing.
@@ -96,22 +96,39 @@ Status TunerRecord::Apply(const Event& event) {
     if (last_time_ > 0 && event.time > last_time_) worked_ns_ += event.time - last_time_;
     last_time_ = event.time;
   }
+}
+
+Status TunerRecord::Apply(Event&& event) {
+  if (event.kind != EventKind::kReport) return Apply(std::as_const(event));
+  CountTime(event);
+  Value metrics = TakeMember(&event.body, "metrics");
+  if (metrics.is_null()) metrics = Value::Object{};
+  RestoreNonFinite(&metrics);
+  return ApplyReport(event, std::move(metrics));
+}
+
+Status TunerRecord::ApplyReport(const Event& event, Value metrics) {
+  TuneTrial* trial = Find(event.trial);
+  if (trial == nullptr) return CorruptionError("a report of no trial of the tuner");
+  const std::int64_t at = IntOf(event.body, "steps_completed");
+  trial->last_result = std::move(metrics);
+  if (at <= trial->iteration) return Status::Ok();
+  trial->iteration = at;
+  const Decision decision = DecisionFromValue(event.body.Find("decision"));
+  if (decision != Decision{}) trial->decided[at] = decision;
+  return Status::Ok();
+}
+
+Status TunerRecord::Apply(const Event& event) {
+  CountTime(event);
   if (event.kind == EventKind::kNote) return ApplyNote(event);
   TuneTrial* trial = Find(event.trial);
   switch (event.kind) {
     case EventKind::kTrialCreated:
       if (trial != nullptr) trial->created = true;
       return Status::Ok();
-    case EventKind::kReport: {
-      if (trial == nullptr) return CorruptionError("a report of no trial of the tuner");
-      const std::int64_t at = IntOf(event.body, "steps_completed");
-      trial->last_result = MetricsOf(event);
-      if (at <= trial->iteration) return Status::Ok();
-      trial->iteration = at;
-      const Decision decision = DecisionFromValue(event.body.Find("decision"));
-      if (decision != Decision{}) trial->decided[at] = decision;
-      return Status::Ok();
-    }
+    case EventKind::kReport:
+      return ApplyReport(event, MetricsOf(event));
     case EventKind::kRunStarted:
       if (trial != nullptr) trial->run = std::max(trial->run, event.run);
       return Status::Ok();

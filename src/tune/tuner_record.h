@@ -64,6 +64,8 @@ class TunerRecord {
  public:
   /// Events that mean nothing to the tuner are passed over. Corruption for notes that cannot be.
   Status Apply(const Event& event);
+  /// The same; takes what a report says out of the event.
+  Status Apply(Event&& event);
 
   /// What the experiment is, as its first start wrote it down; null before.
   const Value& description() const { return description_; }
@@ -84,6 +86,8 @@ class TunerRecord {
   Status DecodeFrom(CompactReader* in);
 
  private:
+  void CountTime(const Event& event);
+  Status ApplyReport(const Event& event, Value metrics);
   Status ApplyNote(const Event& event);
   void SetPhase(TuneTrial* trial, TunePhase phase);
 

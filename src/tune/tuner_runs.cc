@@ -76,18 +76,23 @@ Status Tuner::OnResult(Message message) {
     return Status::Ok();
   }
   const auto sequence = static_cast<std::uint64_t>(IntOf(message.body, "sequence"));
-  const Value* given = message.body.Find("result");
-  Value result = given == nullptr ? Value() : *given;
+  Value result = TakeMember(&message.body, "result");
   RestoreNonFinite(&result);
   const std::int64_t at = IntOf(result, "training_iteration");
   if (!result.is_object() || at < 1) {
     message.done(InvalidArgumentError("\"result\" must have a training_iteration from 1 up"));
     return Status::Ok();
   }
-  Value::Object report{
-      {"sequence", sequence}, {"group", "training"}, {"steps_completed", at}, {"metrics", result}};
+  const auto report_of = [&](Value metrics) {
+    Value::Object report;
+    report.emplace("group", "training");
+    report.emplace("metrics", std::move(metrics));
+    report.emplace("sequence", sequence);
+    report.emplace("steps_completed", at);
+    return report;
+  };
   if (sequence == run->second.sequence) {  // its answer got lost
-    engine_->Report(message.key, report,
+    engine_->Report(message.key, report_of(std::move(result)),
                     [answer = run->second.answer, done = message.done](Result<Value> taken) {
                       taken.ok() ? done(answer) : done(std::move(taken));
                     });
@@ -99,7 +104,6 @@ Status Tuner::OnResult(Message message) {
     return Status::Ok();
   }
   RETURN_IF_ERROR(decided.status());
-  if (*decided != Decision{}) report["decision"] = ToValue(*decided);
   const bool pauses = decided->action == TrialAction::kPause ||
                       (interrupted_ && decided->action == TrialAction::kContinue);
   const char* say = decided->action == TrialAction::kStop ? "stop" : pauses ? "pause" : "continue";
@@ -126,6 +130,8 @@ Status Tuner::OnResult(Message message) {
   }
   run->second.sequence = sequence;
   run->second.answer = answer;
+  Value::Object report = report_of(std::move(result));
+  if (*decided != Decision{}) report["decision"] = ToValue(*decided);
   engine_->Report(message.key, report, [pending, done = message.done](const Result<Value>& taken) {
     if (!taken.ok()) return done(taken.status());
     if (!pending->status.ok()) return done(pending->status);

@@ -23,7 +23,11 @@ Status Tuner::StartService() {
     RETURN_IF_ERROR(socket_directory_.Make());
     const std::string listen = "unix:" + socket_directory_.path() + "/tuner";
     ASSIGN_OR_RETURN(server_,
-                     HttpServer::Start({.listen = listen, .max_connections = kMaxConnections},
+                     HttpServer::Start({.listen = listen,
+                                        // It passes on what workers say, and does nothing itself:
+                                        // a second thread would wake for half of it.
+                                        .threads = 1,
+                                        .max_connections = kMaxConnections},
                                        std::move(routes)));
     engine_->SetUrl(server_->url());
     return Status::Ok();

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <cairn/value.h>
 
@@ -25,6 +26,14 @@ inline bool BoolOf(const Value& object, std::string_view key) {
   const Value* value = object.Find(key);
   const bool* truth = value == nullptr ? nullptr : value->if_bool();
   return truth != nullptr && *truth;
+}
+
+/// Taken out of the object; null when it is not there.
+inline Value TakeMember(Value* object, std::string_view key) {
+  Value::Object* const members = object->if_object();
+  if (members == nullptr) return {};
+  const auto found = members->find(key);
+  return found == members->end() ? Value() : std::move(found->second);
 }
 
 }  // namespace cairn::tune

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, Dict, List, Sequence, Set
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set
 
 from ._log_book import LogBook
+from .callback import Callback
 from .checkpoint import Checkpoint
 from .result_keys import fill_result
-from .trial import Trial
+from .trial import Trial, name_trial
+
+# What a callback has that does not want to be told.
+_UNTOLD = Callback.on_trial_result
 
 
 class Audience:
@@ -16,12 +20,14 @@ class Audience:
 
     Attributes:
         callbacks: to be set before anything is told.
+        name_creator: that of TuneConfig; likewise.
         trials: by their ids.
         told: how many news there were.
     """
 
     def __init__(self) -> None:
         self.callbacks: List[Any] = []
+        self.name_creator: Optional[Callable[[Trial], str]] = None
         self.trials: Dict[str, Trial] = {}
         self.told = 0
         self._directory = ""
@@ -51,6 +57,7 @@ class Audience:
             trial.status = str(item["status"])
             trial.error = item["error"] or None
             trial.last_result = dict(item["last_result"] or {})
+            name_trial(trial, self.name_creator)
             known.append((trial, _Reports(native, trial.trial_id)))
         self.call("setup", stop=stop, num_samples=num_samples)
         self.call("on_restore", known)
@@ -72,6 +79,7 @@ class Audience:
         what = item["what"]
         if what == "added":
             trial.config = dict(item["config"])
+            name_trial(trial, self.name_creator)
             return
         self.told += 1
         common = {"iteration": self.told, "trials": self.everyone(), "trial": trial}
@@ -93,8 +101,7 @@ class Audience:
                 self._restoring.discard(trial.trial_id)
                 self.call("on_trial_restore", **common)
         elif what == "result":
-            trial.last_result = fill_result(item["result"], trial.trial_id, trial.config)
-            self.call("on_trial_result", result=trial.last_result, **common)
+            self._tell_result(item["result"], trial, common)
         elif what == "checkpoint":
             name = str(item["checkpoint"]["path"]).rsplit("/", 1)[-1]
             trial.checkpoint = Checkpoint._told_of(f"{trial.path}/{name}")
@@ -109,6 +116,24 @@ class Audience:
             trial.status = Trial.ERROR if item.get("failed") else Trial.TERMINATED
             failed = trial.status == Trial.ERROR
             self.call("on_trial_error" if failed else "on_trial_complete", **common)
+
+    def _tell_result(self, report: Any, trial: Trial, common: Dict[str, Any]) -> None:
+        """Of most experiments nobody in Python looks at each report."""
+        config = trial.config
+        trial._make_result = lambda: fill_result(report.result(), trial.trial_id, config)
+        for callback in self.callbacks:
+            if isinstance(callback, LogBook):
+                callback.on_report(common["iteration"], trial, report)
+                continue
+            function = getattr(callback, "on_trial_result", None)
+            if function is not None and getattr(function, "__func__", None) is not _UNTOLD:
+                function(result=trial.last_result, **common)
+
+    def flush(self) -> None:
+        """What was told is in the files of the loggers, also where an error ends the experiment."""
+        for callback in self.callbacks:
+            if isinstance(callback, LogBook):
+                callback.flush()
 
     def end(self) -> None:
         """Nothing more will come."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
+from ._report_lines import UsualLines
 from ._result_files import (
     CSVLoggerCallback,
     FileLogger,
@@ -22,6 +24,9 @@ from .callback import Callback
 from .result import read_reports
 from .result_keys import fill_result
 from .trial import Trial
+
+# So often what reports say gets into files, where they come all the time.
+FLUSH_SECONDS = 0.1
 
 
 class LogBook(Callback):
@@ -60,11 +65,17 @@ class LogBook(Callback):
         self._trials: dict[str, Trial] = {}
         self._behind: dict[str, Trial] = {}  # their files lack something
         self._warned = False
+        self._flushed_at, self._flushed_when = -1, 0.0
+        usual = [type(one) for one in self._ours] == [
+            JsonLoggerCallback, CSVLoggerCallback, TBXLoggerCallback
+        ]  # fmt: skip
+        alone = len(self._ours) == len(self._loggers) and self._stored is None
+        self._lines = UsualLines() if usual and alone else None
 
     def mend(self) -> None:
         """At the end: makes files anew that could not be written, and stores those of trials that have not
         ended."""
-        self._flush()
+        self.flush()
         behind, self._behind = self._behind, {}
         if self._stored is not None:
             behind.update((id, one) for id, one in self._trials.items() if not one.is_finished())
@@ -137,6 +148,8 @@ class LogBook(Callback):
 
     def _fall_behind(self, trial: Trial, error: Exception) -> None:
         self._behind[trial.trial_id] = trial
+        if self._lines is not None:
+            self._lines.forget(trial.trial_id)
         for logger in self._ours:
             logger._file.drop(trial)
         if not self._warned:
@@ -180,13 +193,23 @@ class LogBook(Callback):
         if last is None or last <= training_iteration:
             return
         self._last[trial.trial_id] = training_iteration
-        self._flush()
+        self.flush()
+        if self._lines is not None:
+            self._lines.forget(trial.trial_id)
+        self._each(trial, "log_trial_again", trial, self._up_to(trial, training_iteration))
+
+    def _up_to(self, trial: Trial, training_iteration: int) -> list[dict[str, Any]]:
+        """The reports up to that iteration: of the trial's own file, which costs less, or of the record, when
+        somebody removed or damaged the file."""
         if self._stored is None:
-            reports = read_reports(os.path.join(trial.local_path, "result.json"))
-        else:
-            reports = self._results(trial)
-        kept = [report for report in reports if _iteration(report) <= training_iteration]
-        self._each(trial, "log_trial_again", trial, kept)
+            with contextlib.suppress(ValueError, OSError):
+                reports = read_reports(os.path.join(trial.local_path, "result.json"))
+                if not all(isinstance(one, dict) for one in reports):
+                    raise ValueError("a line is no report")
+                kept = [one for one in reports if _iteration(one) <= training_iteration]
+                if [_iteration(one) for one in kept] == list(range(1, training_iteration + 1)):
+                    return kept
+        return [one for one in self._results(trial) if _iteration(one) <= training_iteration]
 
     def on_trial_start(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
@@ -213,15 +236,33 @@ class LogBook(Callback):
         for logger in self._loggers:
             logger.on_step_begin(iteration, trials, **info)
 
+    def on_report(self, iteration: int, trial: Trial, report: Any) -> None:
+        """A report, as the tuner tells of it: most of them become lines without being looked at here.
+
+        Args:
+            report: trial.last_result is what it says, made when it is asked for.
+        """
+        self._reach(trial, report.iteration)
+        if self._lines is not None and self._lines.add(trial, report):
+            return
+        self._append_lines(trial.trial_id)
+        self._each(trial, "log_trial_result", iteration, trial, trial.last_result)
+        if self._lines is not None and trial.trial_id not in self._behind:
+            columns = self._ours[1]._known_columns(trial)
+            self._lines.begin(trial, trial.last_result, columns)
+
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
     ) -> None:
-        at = _iteration(result)
+        self._reach(trial, _iteration(result))
+        self._append_lines(trial.trial_id)
+        self._each(trial, "log_trial_result", iteration, trial, result)
+
+    def _reach(self, trial: Trial, at: int) -> None:
         if at <= self._last.get(trial.trial_id, 0):
             self.on_trial_rewind(trial, at - 1)
         self._last[trial.trial_id] = at
         self._trials[trial.trial_id] = trial
-        self._each(trial, "log_trial_result", iteration, trial, result)
 
     def on_trial_complete(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
@@ -234,7 +275,12 @@ class LogBook(Callback):
         self._end(trial, True)
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
-        self._flush()
+        # Whoever reads along waits no longer for it than the tuner waits for news.
+        now = time.monotonic()
+        if iteration == self._flushed_at or now - self._flushed_when >= FLUSH_SECONDS:
+            self.flush()
+            self._flushed_when = now
+        self._flushed_at = iteration
         self._tell("on_step_end", iteration=iteration, trials=trials, **info)
 
     # What loggers of the user's own are told as any other callback.
@@ -260,15 +306,34 @@ class LogBook(Callback):
         )
 
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
+        self.flush()
         for logger in self._loggers:
             logger.on_experiment_end(trials, **info)
 
-    def _flush(self) -> None:
+    def _append_lines(self, id: str) -> None:
+        """The lines of reports that are in no file yet."""
+        if self._lines is None:
+            return
+        texts, trial = self._lines.take(id), self._trials.get(id)
+        if texts is None or trial is None or id in self._behind:
+            return
+        try:
+            for logger, data in zip(self._ours, texts):
+                logger._file.append(trial, data)
+        except OSError as error:
+            self._fall_behind(trial, error)
+
+    def flush(self) -> None:
+        """What was told is in the files then."""
+        if self._lines is not None:
+            for id in self._lines.with_news():
+                self._append_lines(id)
         for logger in self._ours:
             logger.on_step_end(0, [])
         self._take_failed()
 
     def _end(self, trial: Trial, failed: bool) -> None:
+        self._append_lines(trial.trial_id)
         self._each(trial, "log_trial_end", trial, failed=failed)
         self._take_failed()
         if self._stored is not None:

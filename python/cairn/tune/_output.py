@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
@@ -21,6 +22,21 @@ _TAKEN = (
     "result.json",
 )
 _TAKEN_BEGINNINGS = ("checkpoint_", "increment_", "events.out.tfevents", ".")
+
+
+def tell(text: str) -> None:
+    """Writes to stderr, if there is one that takes it: trials may close it, and what they say of
+    themselves to the tuner must not depend on that."""
+    with contextlib.suppress(Exception):
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+def flush() -> None:
+    """Of both streams, if they are there."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
 
 
 def file_names(log_to_file: Any) -> Optional[Tuple[str, str]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import pickle
 import tempfile
 import threading
 import time
@@ -25,6 +27,7 @@ from .result_keys import (
     made_here,
     plain_result,
 )
+from .trial import Trial, name_trial
 
 __all__ = ["Session", "TrialStopped"]
 
@@ -148,6 +151,14 @@ class Session:
         self._in_user_code = False
         self._hurried = False
         self._reporting = threading.RLock()  # threads of the user's report one after the other
+
+    @functools.cached_property
+    def trial_name(self) -> str:
+        """For people: as TuneConfig(trial_name_creator=…) has it, or its id."""
+        trial = Trial(self.trial_id, self.config, self.directory)
+        pickled = self.settings.get("name_creator")
+        name_trial(trial, None if pickled is None else pickle.loads(pickled))
+        return str(trial)
 
     # Beginning.
 

@@ -14,8 +14,8 @@ from .config import RunConfig
 from .trainable import name_of, resources_of
 
 
-def payload(trainable: Any, settings: Dict[str, Any]) -> bytes:
-    """What workers are handed: the trainable, and all that they have to know."""
+def payload(trainable: Any, settings: Dict[str, Any], name_creator: Any = None) -> bytes:
+    """What workers are handed: the trainable, all that they have to know, and who names trials."""
     try:
         import cloudpickle
     except ImportError:
@@ -30,11 +30,13 @@ def payload(trainable: Any, settings: Dict[str, Any]) -> bytes:
             f"{name_of(trainable)!r} cannot be handed to workers, because of something that it "
             f"refers to ({type(error).__name__}: {error}): make that inside of the trainable"
         ) from error
+    named = None if name_creator is None else cloudpickle.dumps(name_creator)
     return pickle.dumps(
         {
             "path": list(sys.path),
             "argv": list(sys.argv),
-            "settings": settings,
+            # Within: it is made where the path is known, and only if somebody asks for a name.
+            "settings": {**settings, "name_creator": named},
             "trainable": pickled,
         }
     )

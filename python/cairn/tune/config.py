@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import numbers
+import operator
 import os
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Union
@@ -17,11 +18,17 @@ CLUSTERS = ("slurm", "ray")  # launchers whose runs are jobs elsewhere
 __all__ = ["CheckpointConfig", "FailureConfig", "RunConfig", "SyncConfig", "TuneConfig"]
 
 
-def _whole(value: Any, name: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{name} must be a whole number, not {value!r}")
-    if abs(value) >= 2**63:
-        raise ValueError(f"{name} must have at most 64 bits, but is {value}")
+def _whole(value: Any, name: str) -> int:
+    """Also one of NumPy's, as Python's."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name} must be a whole number, not {value!r}") from None
+    if abs(number) >= 2**63:
+        raise ValueError(f"{name} must have at most 64 bits, but is {number}")
+    return number
 
 
 @dataclass
@@ -59,12 +66,17 @@ class CheckpointConfig:
             value = getattr(self, name)
             if value is None:
                 continue
-            _whole(value, name)
+            setattr(self, name, _whole(value, name))
             if value <= 0:
                 raise ValueError(
                     f"{name} must be positive, not {value}; None keeps every checkpoint"
                 )
-        _whole(self.checkpoint_frequency, "checkpoint_frequency")
+        score = self.checkpoint_score_attribute
+        if score is not None and (not isinstance(score, str) or not score):
+            raise ValueError(
+                f"checkpoint_score_attribute must be the name of a metric, not {score!r}"
+            )
+        self.checkpoint_frequency = _whole(self.checkpoint_frequency, "checkpoint_frequency")
         if self.checkpoint_frequency < 0:
             raise ValueError(
                 f"checkpoint_frequency must not be negative, but is {self.checkpoint_frequency}"
@@ -125,7 +137,7 @@ class FailureConfig:
     fail_fast: Union[bool, str] = False
 
     def __post_init__(self) -> None:
-        _whole(self.max_failures, "max_failures")
+        self.max_failures = _whole(self.max_failures, "max_failures")
         if self.max_failures < -1:
             raise ValueError(
                 f"max_failures must be -1 (endlessly) or more, not {self.max_failures}"
@@ -251,9 +263,14 @@ class RunConfig:
         if self.storage_path is not None and self.local_dir is not None:
             raise ValueError("storage_path and local_dir are two names of one thing: give one")
         if self.name is not None and (
-            not isinstance(self.name, str) or not self.name or "/" in self.name or self.name[0] == "."
+            not isinstance(self.name, str)
+            or not self.name
+            or self.name[0] == "."
+            or not {"/", "\0"}.isdisjoint(self.name)
         ):
             raise ValueError(f"name must be the name of a directory, not {self.name!r}")
+        if self.callbacks is not None and not isinstance(self.callbacks, (list, tuple)):
+            raise ValueError(f"callbacks must be a list of callbacks, not {self.callbacks!r}")
         # Of an experiment that goes on, what was not given is as it is on record.
         self._given = set()
         for attribute, kind in (
@@ -299,8 +316,10 @@ class TuneConfig:
             the tuner draws is the same again.
         chdir_to_trial_dir: trials work in their own directories; otherwise in the one that fit() was called
             in.
-        trial_name_creator, trial_dirname_creator: refused: trials are called after the trainable and their
-            number, by which a restart knows them again.
+        trial_name_creator: a function that gives a tune.Trial its name, for people: the table of trials,
+            str(trial) and get_trial_name() have it. Its id and its directory stay as they are: after the
+            trainable and a number. It is not on record: give it to restore, too.
+        trial_dirname_creator: refused: a restart knows the directories by their names.
 
     >>> from cairn import tune
     >>> def train(config):
@@ -325,27 +344,32 @@ class TuneConfig:
     reuse_actors: Optional[bool] = None
     seed: Optional[int] = None
     chdir_to_trial_dir: Optional[bool] = None
-    trial_name_creator: Any = None
+    trial_name_creator: Optional[Callable[[Any], str]] = None
     trial_dirname_creator: Any = None
 
     def __post_init__(self) -> None:
-        for name in ("trial_name_creator", "trial_dirname_creator"):
-            if getattr(self, name) is not None:
-                raise ValueError(
-                    f"{name}: trials and their directories are called <trainable>_<number>, by which a "
-                    "restart knows them again; leave it out, and report what shall tell them apart"
-                )
+        if self.trial_dirname_creator is not None:
+            raise ValueError(
+                "trial_dirname_creator: the directories of trials are called <trainable>_<number>, by which "
+                "a restart knows them again; leave it out, and give trials names with trial_name_creator"
+            )
+        if self.trial_name_creator is not None and not callable(self.trial_name_creator):
+            raise ValueError(
+                f"trial_name_creator must be a function of a trial, not {self.trial_name_creator!r}"
+            )
         if self.mode is not None and self.mode not in ("min", "max"):
             raise ValueError(f"mode must be 'min' or 'max', not {self.mode!r}")
         if self.metric is not None and (not isinstance(self.metric, str) or not self.metric):
             raise ValueError(f"metric must be the name of a metric, not {self.metric!r}")
         if self.reuse_actors not in (None, True, False):
             raise ValueError(f"reuse_actors must be True, False or None, not {self.reuse_actors!r}")
-        _whole(self.num_samples, "num_samples")
+        self.num_samples = _whole(self.num_samples, "num_samples")
         if self.num_samples < 1 and self.num_samples != -1:
             raise ValueError(f"num_samples must be positive, or -1 for ever: {self.num_samples}")
         if self.max_concurrent_trials is not None:
-            _whole(self.max_concurrent_trials, "max_concurrent_trials")
+            self.max_concurrent_trials = _whole(
+                self.max_concurrent_trials, "max_concurrent_trials"
+            )
             if self.max_concurrent_trials < 0:
                 raise ValueError("max_concurrent_trials must not be negative")
         if self.time_budget_s is not None:

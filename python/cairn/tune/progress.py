@@ -23,6 +23,20 @@ _ORDER = {Trial.RUNNING: 0, Trial.PAUSED: 1, Trial.PENDING: 2, Trial.ERROR: 3, T
 _PLAIN_SECONDS = 30.0
 
 
+def _add_column(
+    name: str,
+    title: Optional[str],
+    named: Optional[list[str]],
+    more: list[str],
+    titles: dict[str, str],
+) -> None:
+    if name in (named or ()) or name in more:
+        raise ValueError(f"{name!r} is a column already")
+    (more if named is None else named).append(name)
+    if title is not None:
+        titles[name] = title
+
+
 class ProgressReporter(Callback):
     """Shows how an experiment gets on.
 
@@ -49,10 +63,12 @@ class ProgressReporter(Callback):
     >>> reporter.set_search_properties("loss", "min")      # as the tuner does
     >>> reporter.show([a, b], done=True)
     trial  status   lr   iter  time (s)  loss; b
+    >>> reporter.add_parameter_column("width")
+    >>> reporter.add_metric_column("acc", representation="accuracy")
     >>> reporter.summary([a, b])
     '2 trials: 2 PENDING; 0:00:00; best loss=0.25 (b)'
     >>> reporter.table([a, b])[1][1]
-    ['b', 'PENDING', '0.2', '', '', '0.25']
+    ['b', 'PENDING', '0.2', '', '', '', '0.25', '']
     """
 
     def __init__(
@@ -78,8 +94,12 @@ class ProgressReporter(Callback):
             raise ValueError(f"mode must be 'min' or 'max', not {mode!r}")
         self._metrics = None if metric_columns is None else list(metric_columns)
         self._parameters = None if parameter_columns is None else list(parameter_columns)
-        self._metric_titles = metric_columns if isinstance(metric_columns, Mapping) else {}
-        self._parameter_titles = parameter_columns if isinstance(parameter_columns, Mapping) else {}
+        self._metric_titles = dict(metric_columns) if isinstance(metric_columns, Mapping) else {}
+        self._parameter_titles = (
+            dict(parameter_columns) if isinstance(parameter_columns, Mapping) else {}
+        )
+        self._more_metrics: list[str] = []  # besides the first few
+        self._more_parameters: list[str] = []
         self._few = infer_limit
         self._longest = max_column_length
         self._best_first = sort_by_metric
@@ -95,6 +115,17 @@ class ProgressReporter(Callback):
         """Takes what TuneConfig names, where the reporter was given nothing."""
         self._metric = self._metric or metric
         self._mode = self._mode or mode
+
+    def add_metric_column(self, metric: str, representation: Optional[str] = None) -> None:
+        """Shows one more metric, under its name or that of `representation`."""
+        _add_column(metric, representation, self._metrics, self._more_metrics, self._metric_titles)
+
+    def add_parameter_column(self, parameter: str, representation: Optional[str] = None) -> None:
+        """Shows one more hyperparameter."""
+        _add_column(
+            parameter, representation,
+            self._parameters, self._more_parameters, self._parameter_titles,
+        )  # fmt: skip
 
     # What is shown.
 
@@ -120,7 +151,7 @@ class ProgressReporter(Callback):
         text = f"{len(trials)} trials: {', '.join(parts) or 'none yet'}; {_duration(seconds)}"
         best = self.best(trials)
         if best is not None:
-            text += f"; best {self._metric}={_cell(_find(best.last_result, self._metric or ''))} ({best.trial_id})"
+            text += f"; best {self._metric}={_cell(_find(best.last_result, self._metric or ''))} ({best})"
         return text
 
     def table(self, trials: Sequence[Trial]) -> tuple[list[str], list[list[str]], int]:
@@ -148,6 +179,8 @@ class ProgressReporter(Callback):
             if self._metric:
                 metrics = [self._metric, *(name for name in first if name != self._metric)]
                 metrics = metrics[: self._few]
+        parameters = [*parameters, *(n for n in self._more_parameters if n not in parameters)]
+        metrics = [*metrics, *(n for n in self._more_metrics if n not in metrics)]
 
         def cell(value: Any) -> str:
             return _cell(value, self._longest)
@@ -158,7 +191,7 @@ class ProgressReporter(Callback):
         ]  # fmt: skip
         rows = [
             [
-                trial.trial_id,
+                str(trial),
                 trial.status,
                 *(cell(_find(trial.config, name)) for name in parameters),
                 cell(trial.last_result.get("training_iteration", _MISSING)),
@@ -259,7 +292,7 @@ class CLIReporter(ProgressReporter):
             else ""
         )
         print(
-            f"{trial.trial_id} {trial.status} after {iteration} iterations{metric}{error}",
+            f"{trial} {trial.status} after {iteration} iterations{metric}{error}",
             file=self._out,
             flush=True,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+import math
 import os
 import socket
 from typing import Any, Dict, Mapping
@@ -53,6 +54,12 @@ def _without_nul(text: str, where: str) -> str:
     return text
 
 
+def _is_masked(value: Any) -> bool:
+    """NumPy's "masked", which says that it is 0.0."""
+    mask = getattr(value, "mask", None)
+    return mask is not None and type(value).__name__.startswith("Masked") and bool(mask)
+
+
 def _plain(value: Any, where: str) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         if isinstance(value, str):
@@ -66,10 +73,17 @@ def _plain(value: Any, where: str) -> Any:
         return plain_result(value, where + "/")
     if isinstance(value, (list, tuple)):
         return [_plain(item, f"{where}/{i}") for i, item in enumerate(value)]
-    if getattr(value, "ndim", None) == 0 or getattr(value, "size", None) == 1:
+    size = getattr(value, "size", None)
+    if callable(size):  # of a tensor of torch's
+        size = value.numel() if hasattr(value, "numel") else None
+    if getattr(value, "ndim", None) == 0 or size == 1:
+        if _is_masked(value):
+            return math.nan
         item = getattr(value, "item", None)
         if callable(item):
-            return _plain(item(), where)
+            inner = item()
+            # A number wider than Python's gives itself.
+            return _plain(inner if type(inner) is not type(value) else float(inner), where)
     if hasattr(value, "tolist"):
         return _plain(value.tolist(), where)
     raise ValueError(f"{where}: {a_type(value)} cannot be reported")

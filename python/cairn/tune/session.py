@@ -142,7 +142,7 @@ def get_trial_id() -> str:
 
 
 def get_trial_name() -> str:
-    """The trial's name, which is its id, and that of its directory.
+    """The trial's name for people: by TuneConfig(trial_name_creator=…), otherwise its id.
 
     >>> from cairn import tune
     >>> def train(config):
@@ -151,7 +151,7 @@ def get_trial_name() -> str:
     >>> tune.Tuner(train, run_config=run).fit()[0].metrics["told"]
     'train_00000'
     """
-    return current().trial_id
+    return current().trial_name
 
 
 def get_trial_dir() -> str:

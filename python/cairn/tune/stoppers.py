@@ -15,6 +15,8 @@ from typing import Any, Optional, Union
 
 from cairn import _native
 
+from .._arguments import json_values
+
 __all__ = [
     "CombinedStopper",
     "ExperimentPlateauStopper",
@@ -124,7 +126,7 @@ class BoundsStopper(_NativeStopper):
     the metrics is at its bound or above."""
 
     def __init__(self, bounds: Mapping[str, Any]) -> None:
-        super().__init__("bounds", bounds=dict(bounds))
+        super().__init__("bounds", bounds=json_values(dict(bounds), "stop"))
 
 
 class MaximumIterationStopper(_NativeStopper):

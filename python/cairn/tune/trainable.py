@@ -126,8 +126,11 @@ class Trainable:
 
     @property
     def trial_name(self) -> str:
-        """The trial's id."""
-        return self.trial_id
+        """The trial's name for people, as get_trial_name() gives it; outside of a trial its id."""
+        from . import session
+
+        within = session._session
+        return within.trial_name if within is not None and within.trial_id == self.trial_id else self.trial_id
 
     @property
     def trial_resources(self) -> Dict[str, float]:

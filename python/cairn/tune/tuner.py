@@ -12,6 +12,7 @@ import uuid
 from typing import Any, Callable, Dict, List, Mapping, Optional, Union
 
 from .. import _location, _native
+from .._wording import with_article
 from ..errors import Corruption, NotFound
 from . import _output, search_space, stoppers
 from ._audience import Audience
@@ -115,6 +116,10 @@ class Tuner:
     ) -> None:
         if param_space is not None and not isinstance(param_space, Mapping):
             raise ValueError(f"param_space must be a dict of hyperparameters, not {param_space!r}")
+        for given, kind in ((tune_config, TuneConfig), (run_config, RunConfig)):
+            if given is not None and not isinstance(given, kind):
+                name = "tune_config" if kind is TuneConfig else "run_config"
+                raise ValueError(f"{name} must be {with_article(kind.__name__)}, not {given!r}")
         self._trainable = trainable
         self._space: Dict[str, Any] = dict(param_space or {})
         self._has_space = param_space is not None
@@ -377,7 +382,7 @@ class Tuner:
             _check_empty(directory, fresh)
         # What can be wrong with what was given shows before anything is made.
         at_a_time = self._concurrency()
-        handed = payload(self._trainable, self._settings())
+        handed = payload(self._trainable, self._settings(), self._tune.trial_name_creator)
         cluster = cluster_jobs(self._run, directory, self._trainable) if self._on_cluster else None
         check_master(self._run.master)
         native = _native.Tuner.open(directory, not self._must_exist)
@@ -396,6 +401,7 @@ class Tuner:
             assert failures is not None and checkpoints is not None
             policy = self._make_policy(known)
             id = str((known or {}).get("id") or uuid.uuid4().hex)
+            self._audience.name_creator = self._tune.trial_name_creator
             self._audience.callbacks = observers(
                 self._run.callbacks,
                 directory,
@@ -440,6 +446,7 @@ class Tuner:
             trials = native.trials(True)
             self._audience.end()
         finally:
+            self._audience.flush()
             native.close()
         self._results = self._make_results(trials)
         if interrupted:

@@ -7,7 +7,7 @@ import inspect
 import os
 import sys
 import traceback
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, Mapping, NoReturn, Optional
 
 from .. import _native
 from ..errors import Fenced
@@ -73,8 +73,7 @@ def begin_again_and_again(
             kept.refuse()
             return 0
         sessions.set_session(None)
-        sys.stdout.flush()
-        sys.stderr.flush()
+        _output.flush()
         for name in now:
             os.environ.pop(name, None)
         now = kept.next_run() if code == 0 and kept.trainable is not None else None
@@ -107,6 +106,7 @@ def _run(
     kept: Optional[Kept],
 ) -> int:
     number = int(env["CAIRN_RUN_ID"])
+    process = os.getpid()
     sessions.listen_for_hurry()
     begun = client.call("/tune/begin", {"pid": os.getpid()})
     session = Session(begun, settings, client, number)
@@ -122,6 +122,8 @@ def _run(
             _run_class(trainable, session, begun, kept)
         else:
             _run_function(trainable, session, begun)
+        if os.getpid() != process:
+            _end_fork(None)
         session.close()
         if session.pause:
             client.acknowledge_preemption()
@@ -138,6 +140,8 @@ def _run(
     except Fenced:
         return 1  # another run has taken over: nothing that is said here counts
     except BaseException as error:
+        if os.getpid() != process:
+            _end_fork(error)
         session.leave()
         if isinstance(error, SystemExit) and error.code in (None, 0):
             session.close()
@@ -145,14 +149,27 @@ def _run(
         # A message may hold what no text on record can: half of a character of a file's name.
         text = traceback.format_exc()[-_LONGEST_ERROR:]
         text = text.encode("utf-8", "backslashreplace").decode()
-        sys.stderr.write(f"trial {session.trial_id} failed:\n{text}")
-        sys.stderr.flush()
+        _output.tell(f"trial {session.trial_id} failed:\n{text}")
         client.call("/tune/failed", {"error": text})
         try:
             session.close()
         except Exception as after:  # the first error is the one that counts
-            print(f"cairn.tune: {after}", file=sys.stderr, flush=True)
+            _output.tell(f"cairn.tune: {after}\n")
         return 1
+
+
+def _end_fork(error: Optional[BaseException]) -> NoReturn:
+    """The user's code made a process that came out of the trainable: it is not the trial, and the run, its
+    checkpoints and its connection are another's. It ends as a process does."""
+    code = 0 if error is None else 1
+    if isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        if isinstance(error.code, str):
+            _output.tell(error.code + "\n")
+    elif error is not None:
+        _output.tell(traceback.format_exc())
+    _output.flush()
+    os._exit(code & 0xFF)
 
 
 _began_in: Optional[str] = None

@@ -21,6 +21,7 @@ import traceback
 from typing import Any, Dict, List, Optional
 
 from .. import _native
+from . import _output
 from ._gpus import VISIBLE, GpuPlaces
 from ._reused_workers import IDLE, REFUSED, Kept, ReusableWorkers
 
@@ -186,10 +187,9 @@ class Zygote:
                 code = worker.begin(self._trainable, self._settings, env)
             else:
                 code = worker.begin_again_and_again(self._trainable, self._settings, env, kept)
-            sys.stdout.flush()
-            sys.stderr.flush()
+            _output.flush()
         except BaseException:
-            traceback.print_exc()
+            _output.tell(traceback.format_exc())
         finally:
             os._exit(code)
 
