@@ -127,3 +127,28 @@ def test_increments_that_reindex_found_keep_what_they_build_on(tmp_path):
         going = {one["id"] for one in master.post("/api/v1/experiments/7/policy/preview", {"keep_last": 1})["removals"]}
         assert going and newest_full not in going
     assert cairn.verify(str(repository)).ok
+
+
+def test_a_lost_database_is_told_before_anything_is_thrown_away(tmp_path):
+    with running_master(tmp_path) as master:
+        create = ["e", "create", EXAMPLES / "2_checkpoints.yaml", EXAMPLES, "--config", "entrypoint=python3 2_checkpoints.py 0.001"]
+        experiment = str(master.cli_json(*create)["id"])
+        master.wait_state(experiment, "COMPLETED")
+        data = tmp_path / "data"
+        master.kill()
+        log = (data / "cairn.db-wal").read_bytes()
+        (data / "cairn.db").rename(data / "elsewhere")
+        master.said.clear()
+        master.start(patient=False)
+        assert master.process.wait(60) == 1
+        assert "cairn.db" in master.said[-1] and "is missing or empty" in master.said[-1]
+        assert (data / "cairn.db-wal").read_bytes() == log
+        (data / "elsewhere").rename(data / "cairn.db")
+        master.start()
+        assert [e["id"] for e in master.get("/api/v1/experiments")["experiments"]] == [experiment]
+        master.stop()
+        for file in data.glob("cairn.db*"):
+            file.unlink()
+        master.said.clear()
+        master.start()
+        assert any("the database is new" in line and "reindex" in line for line in master.said), master.said

@@ -56,3 +56,50 @@ def test_asha_stops_what_its_rule_says(tmp_path, strikes):
         assert expected, "some fall behind"
         best = max(trials, key=lambda trial: trial["hparams"]["increment_by"])
         assert best["state"] == "COMPLETED" or best["id"] in expected
+
+
+SEARCH = """
+entrypoint: [sh, -c, 'while [ ! -e "$GO" ]; do sleep 0.05; done']
+hyperparameters: {{a: {{type: int, minval: 1, maxval: 40}}}}
+searcher: {{name: random, max_trials: 3, max_concurrent_trials: 1}}
+environment: {{variables: {{GO: {go}}}}}
+preemption_timeout: 0
+kill_grace: 1
+"""
+
+
+def begin_search(master, tmp_path):
+    """The path of a search whose first trial waits for a file, and that trial's."""
+    experiment = master.post("/api/v1/experiments", {"config": SEARCH.format(go=tmp_path / "go")})["id"]
+    master.wait_state(experiment, "STARTING")
+    return f"/api/v1/experiments/{experiment}", f"/api/v1/trials/{master.trial_of(experiment)['id']}"
+
+
+def test_a_trial_of_a_canceled_search_that_goes_on_goes_on_alone(tmp_path):
+    with running_master(tmp_path) as master:
+        search, trial = begin_search(master, tmp_path)
+        master.post(f"{search}/cancel")
+        master.wait(search, lambda e: e["state"] == "CANCELED")
+        master.post(f"{trial}/continue")
+        assert master.get(search)["state"] not in ("CANCELED", "COMPLETED")
+        master.kill()
+        (tmp_path / "go").touch()
+        master.start()
+        master.wait(trial, lambda t: t["state"] == "COMPLETED")
+        ended = master.wait(search, lambda e: e["state"] in ("CANCELED", "COMPLETED"))
+        assert (ended["state"], ended["trials"]) == ("CANCELED", 1)
+
+
+def test_a_trial_of_a_paused_search_that_is_activated_runs_alone(tmp_path):
+    with running_master(tmp_path) as master:
+        search, trial = begin_search(master, tmp_path)
+        master.post(f"{search}/pause")
+        master.wait(search, lambda e: e["state"] == "PAUSED")
+        master.post(f"{trial}/activate")
+        assert master.get(search)["state"] != "PAUSED"
+        (tmp_path / "go").touch()
+        master.wait(trial, lambda t: t["state"] == "COMPLETED")
+        rests = master.wait(search, lambda e: e["state"] in ("PAUSED", "COMPLETED"))
+        assert (rests["state"], rests["trials"]) == ("PAUSED", 1)
+        master.post(f"{search}/activate")
+        assert master.wait(search, lambda e: e["state"] == "COMPLETED")["trials"] == 3

@@ -128,3 +128,10 @@ def test_the_end_of_a_search_is_told_once_besides_those_of_its_trials(tmp_path):
         with pytest.raises(Refused, match="events"):
             master.post("/api/v1/webhooks", {"url": listener.url, "events": ["trial"]})
     listener.close()
+
+
+@pytest.mark.parametrize("url", ["http://a\r\nX: y/", "http://a b/", "https://a\t/", "http://a\x7f/"])
+def test_a_url_that_is_none_is_refused(tmp_path, url):
+    with running_master(tmp_path) as master:
+        with pytest.raises(Refused, match="url must hold no spaces and no line breaks"):
+            master.post("/api/v1/webhooks", {"url": url})

@@ -69,12 +69,30 @@ Result<std::unique_ptr<CatalogDatabase>> CatalogDatabase::Open(CatalogOptions op
   const bool owner = options.mode == CatalogOptions::Mode::kOwner;
   std::unique_ptr<CatalogDatabase> database(new CatalogDatabase(std::move(options)));
   RETURN_IF_ERROR(database->ParseUrl());
-  const Status opened = owner ? database->OpenOwner() : database->OpenReader();
+  Status opened = database->CheckWhole();
+  if (opened.ok()) opened = owner ? database->OpenOwner() : database->OpenReader();
   if (!opened.ok()) return opened.WithContext("catalog");
   return database;
 }
 
 CatalogDatabase::~CatalogDatabase() = default;
+
+Status CatalogDatabase::CheckWhole() const {
+  if (target_.dialect != Dialect::kSqlite) return Status::Ok();
+  const auto bytes = [](const std::string& path) {
+    std::error_code error;
+    const std::uintmax_t size = std::filesystem::file_size(path, error);
+    return error ? std::uintmax_t{0} : size;
+  };
+  // SQLite throws the log of a database away that is missing or empty, and takes it for a new one.
+  const std::string log = target_.path + "-wal";
+  if (bytes(target_.path) > 0 || bytes(log) == 0) return Status::Ok();
+  return CorruptionError(fmt::format(
+      "{} is missing or empty, and what was written to it last is in {}: put the file back, or a "
+      "backup in place of both; to begin anew, move the second away (`cairn master reindex` then "
+      "takes in what is in the storage)",
+      QuoteForMessage(target_.path), QuoteForMessage(log)));
+}
 
 Status CatalogDatabase::OpenReader() {
   if (target_.dialect == Dialect::kSqlite && !std::filesystem::exists(target_.path)) {

@@ -47,6 +47,8 @@ class CatalogDatabase {
   explicit CatalogDatabase(CatalogOptions options) : options_(std::move(options)) {}
   Status ParseUrl();
   Status OpenOwner();
+  /// Corruption for a log without its database, before SQLite looks at it.
+  Status CheckWhole() const;
   Status OpenReader();
   /// Takes the lock that says that an owner lives, or says who does.
   Status TakeLock(Connection* connection, bool may_fail);

@@ -83,6 +83,29 @@ TEST(SqliteCatalog, ADamagedFileIsNamed) {
                   .Is(Code::kUnavailable));
 }
 
+TEST(SqliteCatalog, ALogWithoutItsDatabaseIsKept) {
+  TempDirectory directory;
+  const std::string path = directory / "catalog.db";
+  const std::string copy = directory / "copy.db";
+  {
+    auto catalog = Catalog::Open({.url = Url(directory)}).value();
+    EventMaker maker(3);
+    ASSERT_TRUE(catalog->events().Append(maker.Some(50)).ok());
+    // As somebody leaves it who kills the master and takes the wrong file away.
+    std::filesystem::copy_file(path + "-wal", copy + "-wal");
+    std::ofstream(copy) << "";
+  }
+  const auto size = std::filesystem::file_size(copy + "-wal");
+  for (const auto mode : {CatalogOptions::Mode::kOwner, CatalogOptions::Mode::kReader}) {
+    const auto opened = Catalog::Open({.url = "sqlite:" + copy, .mode = mode});
+    EXPECT_TRUE(opened.status().Is(Code::kCorruption)) << opened.status().ToString();
+    EXPECT_EQ(std::filesystem::file_size(copy + "-wal"), size);
+    std::filesystem::remove(copy);
+  }
+  std::filesystem::remove(copy + "-wal");
+  EXPECT_TRUE(Catalog::Open({.url = "sqlite:" + copy}).ok());
+}
+
 TEST(SqliteCatalog, ABackupIsTheCatalogAsOfNowAndAppearsWhole) {
   TempDirectory directory;
   auto catalog = Catalog::Open({.url = Url(directory)}).value();

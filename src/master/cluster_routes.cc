@@ -181,6 +181,9 @@ Result<ApiAnswer> CreateHook(const ApiParts& parts, const ApiCall& call) {
   if ((!url.starts_with("http://") && !url.starts_with("https://")) || url.size() > 2048) {
     return InvalidArgumentError("url must begin with http:// or https://");
   }
+  if (std::ranges::any_of(url, [](unsigned char c) { return c <= ' ' || c == 0x7f; })) {
+    return InvalidArgumentError("url must hold no spaces and no line breaks");
+  }
   if (states.empty() || states.size() > 16) return InvalidArgumentError("states: 1 to 16 of them");
   for (const std::string& state : states) {
     if (std::ranges::find(kStates, state) == std::end(kStates)) {

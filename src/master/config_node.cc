@@ -284,6 +284,10 @@ Result<ConfigNode> ParseYaml(std::string_view text, const ConfigLimits& limits) 
   } catch (const Refusal& refusal) {
     return refusal.status;
   } catch (const YAML::Exception& error) {
+    // JSON writes characters beyond 16 bits as two escapes, which YAML does not know.
+    if (auto json = DecodeJson(text); json.ok() && json->is_object()) {
+      return ConfigNode::FromValue(*json);
+    }
     return InvalidArgumentError(fmt::format(
         "line {}: {}{}", error.mark.line + 1, error.msg,
         IndentedByTab(text, error.mark.line) ? " (it begins with a tab: YAML takes spaces)" : ""));

@@ -198,8 +198,10 @@ void ConfigReader::Bytes(std::string_view key, std::uint64_t* out) {
   const auto* text = node->scalar.if_string();
   double bytes = node->scalar.AsDouble(-1);
   if (text != nullptr && !ParseWithUnit(*text, kSizes, &bytes)) bytes = -1;
-  if (!(bytes >= 0 && bytes <= 9e18)) {
-    return Fail(*node, key, "must be a size: a number of bytes, or 512MB, 20GiB");
+  // There are no parts of a byte; of 1.1GiB it is clear what is meant.
+  const bool part = text == nullptr && bytes != std::floor(bytes);
+  if (part || !(bytes >= 0 && bytes <= 9e18)) {
+    return Fail(*node, key, "must be a size: a whole number of bytes, or 512MB, 20GiB");
   }
   *out = static_cast<std::uint64_t>(bytes);
 }

@@ -80,6 +80,15 @@ preemption_timeout: 10m
   EXPECT_EQ(ToValue(again->TrialOf("7", 0, "/default")), ToValue(trial));
 }
 
+TEST(ExperimentConfigTest, JsonIsTakenWithItsEscapes) {
+  const auto config = ParseExperiment(
+      R"({"name": "\ud83d\ude00 \u00e9", "entrypoint": "x", "hyperparameters": {"a": 1e3}})");
+  ASSERT_TRUE(config.ok()) << config.status().ToString();
+  EXPECT_EQ(config->name, "\U0001F600 \u00e9");
+  EXPECT_THAT(Complaint(R"({"name": "\ud83d", "entrypoint": "x"})"), HasSubstr("line 1"));
+  EXPECT_THAT(Complaint(R"({"nmae": "\ud83d\ude00", "entrypoint": "x"})"), HasSubstr("name"));
+}
+
 TEST(ExperimentConfigTest, WhatIsLeftOutIsFilledIn) {
   const auto filled = [](const std::string& yaml) {
     const auto config = ParseExperiment(yaml);
@@ -262,6 +271,14 @@ TEST(ExperimentConfigTest, WrongTypesAreRefusedWithTheirPlace) {
   EXPECT_THAT(Complaint("entrypoint: b\nenvironment: {variables: {'a b': 1}}"),
               HasSubstr("no name of a variable"));
   EXPECT_THAT(Complaint("entrypoint: b\npreemption_timeout: soon"), HasSubstr("a time"));
+  for (const char* size : {"1.5", "0.5", "-1", "many"}) {
+    EXPECT_THAT(Complaint(fmt::format("entrypoint: b\ncheckpoint_policy: {{max_bytes: {}}}", size)),
+                HasSubstr("max_bytes must be a size"))
+        << size;
+  }
+  EXPECT_EQ(
+      Complaint("entrypoint: b\ncheckpoint_policy: {max_bytes: 1e6, experiment_bytes: 1.1GiB}"),
+      "");
   EXPECT_THAT(Complaint("entrypoint: b\ncheckpoint_policy: {keep_best: 2}"),
               HasSubstr("name of a metric"));
   EXPECT_THAT(Complaint("entrypoint: b\nhyperparameters: {a: {type: int, minval: 1, maxval: 2}}"),

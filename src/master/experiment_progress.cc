@@ -98,7 +98,7 @@ Status Experiments::StepSearch(std::int64_t experiment, Entry* entry) {
   const auto save = [&]() -> Status {
     if (!search->changed()) return Status::Ok();
     ExperimentChange change;
-    change.searcher_state = IntentText(entry->paused, entry->canceled, search);
+    change.searcher_state = IntentText(entry->intent, search);
     RETURN_IF_ERROR(options_.catalog->experiments().Update(experiment, change));
     search->Saved();
     return Status::Ok();
@@ -172,7 +172,7 @@ Status Experiments::Advance(std::int64_t experiment) {
   ASSIGN_OR_RETURN(const auto entry, Load(experiment));
   if (entry->search != nullptr) RETURN_IF_ERROR(StepSearch(experiment, entry.get()));
   ASSIGN_OR_RETURN(Experiment record, options_.catalog->experiments().Get(experiment));
-  if (!entry->paused && !entry->canceled && !entry->config.detached &&
+  if (entry->intent.makes_trials() && !entry->config.detached &&
       record.trials < entry->config.searcher.max_trials) {
     if (const Status made = MakeTrials(experiment, entry.get(), record); !made.ok()) {
       if (!made.Is(Code::kCancelled)) RETURN_IF_ERROR(TellWhyNone(experiment, record, made));
@@ -211,7 +211,7 @@ Status Experiments::Advance(std::int64_t experiment) {
       ++states["QUEUED"];
     }
   }
-  const std::string state = ExperimentState(states, max_trials, entry->paused, entry->canceled);
+  const std::string state = ExperimentState(states, max_trials, entry->intent);
   progress = std::clamp(progress / static_cast<double>(max_trials), 0.0, 1.0);
   if (state == "COMPLETED") progress = 1;
   const bool changed = state != record.state || message != record.message;
@@ -258,11 +258,11 @@ void Experiments::Touch(std::int64_t experiment, bool soon) {
 
 Status Experiments::EnforceIntent(std::int64_t experiment) {
   ASSIGN_OR_RETURN(const auto entry, Load(experiment));
-  if (IsEndedState(entry->state) || (!entry->paused && !entry->canceled)) return Status::Ok();
-  return ForTrials(
-      experiment, entry->canceled ? NotAsked : IsActive, [&](const std::string& trial) {
-        return entry->canceled ? options_.engine->Cancel(trial) : options_.engine->Pause(trial);
-      });
+  const auto [paused, canceled] = std::pair(entry->intent.paused, entry->intent.canceled);
+  if (IsEndedState(entry->state) || (!paused && !canceled)) return Status::Ok();
+  return ForTrials(experiment, canceled ? NotAsked : IsActive, [&](const std::string& trial) {
+    return canceled ? options_.engine->Cancel(trial) : options_.engine->Pause(trial);
+  });
 }
 
 void Experiments::Run(const std::stop_token& stop) {

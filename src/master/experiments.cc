@@ -24,11 +24,6 @@ bool Resting(TrialState state) {
   return state == TrialState::kPaused || state == TrialState::kPausing;
 }
 
-bool FlagIn(const Value& value, std::string_view name) {
-  const Value* found = value.Find(name);
-  return found != nullptr && found->if_bool() != nullptr && *found->if_bool();
-}
-
 /// Where the trials of an experiment run. Numbers come again when a lost record is begun anew or an
 /// old backup takes its place: what those of a number left is not found by the next.
 std::string WorkOf(const Experiment& experiment) {
@@ -147,7 +142,7 @@ Result<NewExperiment> Experiments::Prepare(const Request& request, ExperimentCon
   out.metric = config->searcher.metric;
   out.smaller_is_better = config->searcher.smaller_is_better;
   out.labels = config->labels;
-  out.searcher_state = IntentText(request.paused, false);
+  out.searcher_state = IntentText({.paused = request.paused});
   if (!request.code.empty()) {
     ASSIGN_OR_RETURN(const std::string archive, options_.code->Get(request.code));
     out.code_bytes = archive.size();
@@ -200,7 +195,7 @@ Result<std::int64_t> Experiments::OfDetached(const JoinRequest& request) {
   experiment.metric = request.metric;
   experiment.smaller_is_better = request.smaller_is_better;
   if (!request.metric_group.empty()) experiment.metric_group = request.metric_group;
-  experiment.searcher_state = IntentText(false, false);
+  experiment.searcher_state = IntentText({});
   ASSIGN_OR_RETURN(const std::int64_t id, Insert(experiment));
   if (const Status found = options_.catalog->experiments().Get(id).status(); !found.ok()) {
     return !found.Is(Code::kNotFound)
@@ -240,10 +235,7 @@ Result<std::shared_ptr<Experiments::Entry>> Experiments::Load(std::int64_t exper
                    options_.catalog->experiments().SearcherState(experiment));
   auto entry = std::make_shared<Entry>();
   ASSIGN_OR_RETURN(entry->config, ExperimentFromValue(ConfigOf(record)));
-  if (const auto asked = DecodeJson(intent); asked.ok()) {
-    entry->paused = FlagIn(*asked, "paused");
-    entry->canceled = FlagIn(*asked, "canceled");
-  }
+  if (const auto asked = DecodeJson(intent); asked.ok()) entry->intent = IntentIn(*asked);
   entry->parent_trial = record.parent_trial;
   entry->parent_checkpoint = record.parent_checkpoint;
   entry->code = record.code_digest;
@@ -259,14 +251,13 @@ Result<std::shared_ptr<Experiments::Entry>> Experiments::Load(std::int64_t exper
   return entries_.emplace(experiment, std::move(entry)).first->second;
 }
 
-Status Experiments::SetIntent(std::int64_t experiment, bool paused, bool canceled) {
+Status Experiments::SetIntent(std::int64_t experiment, const Intent& intent) {
   ASSIGN_OR_RETURN(const auto entry, Load(experiment));
-  if (entry->paused == paused && entry->canceled == canceled) return Status::Ok();
+  if (entry->intent == intent) return Status::Ok();
   ExperimentChange change;
-  change.searcher_state = IntentText(paused, canceled, entry->search.get());
+  change.searcher_state = IntentText(intent, entry->search.get());
   RETURN_IF_ERROR(options_.catalog->experiments().Update(experiment, change));
-  entry->paused = paused;
-  entry->canceled = canceled;
+  entry->intent = intent;
   return Status::Ok();
 }
 
@@ -301,7 +292,9 @@ Status Experiments::Pause(std::int64_t experiment) {
     return FailedPreconditionError(
         fmt::format("experiment {} is {}: it cannot be paused", experiment, entry->state));
   }
-  RETURN_IF_ERROR(SetIntent(experiment, true, entry->canceled));
+  Intent intent = entry->intent;
+  intent.paused = true;
+  RETURN_IF_ERROR(SetIntent(experiment, intent));
   RETURN_IF_ERROR(ForTrials(experiment, IsActive, [&](const std::string& trial) {
     return options_.engine->Pause(trial);
   }));
@@ -320,7 +313,7 @@ Status Experiments::Activate(std::int64_t experiment) {
     ASSIGN_OR_RETURN(const std::vector<TrialRow> trials, TrialsOf(experiment));
     for (const TrialRow& trial : trials) RETURN_IF_ERROR(CheckStarts(trial.id));
   }
-  RETURN_IF_ERROR(SetIntent(experiment, false, entry->canceled));
+  RETURN_IF_ERROR(SetIntent(experiment, entry->intent.AfterActivating()));
   RETURN_IF_ERROR(ForTrials(experiment, Resting, [&](const std::string& trial) {
     return options_.engine->Activate(trial);
   }));
@@ -331,7 +324,9 @@ Status Experiments::Cancel(std::int64_t experiment) {
   MutexLock turn(&turn_);
   ASSIGN_OR_RETURN(const auto entry, Load(experiment));
   if (IsEndedState(entry->state)) return Status::Ok();
-  RETURN_IF_ERROR(SetIntent(experiment, entry->paused, true));
+  Intent intent = entry->intent;
+  intent.canceled = true;
+  RETURN_IF_ERROR(SetIntent(experiment, intent));
   RETURN_IF_ERROR(ForTrials(experiment, NotEnded, [&](const std::string& trial) {
     return options_.engine->Cancel(trial);
   }));
@@ -342,7 +337,9 @@ Status Experiments::Kill(std::int64_t experiment) {
   MutexLock turn(&turn_);
   ASSIGN_OR_RETURN(const auto entry, Load(experiment));
   if (IsEndedState(entry->state)) return Status::Ok();
-  RETURN_IF_ERROR(SetIntent(experiment, entry->paused, true));
+  Intent intent = entry->intent;
+  intent.canceled = true;
+  RETURN_IF_ERROR(SetIntent(experiment, intent));
   RETURN_IF_ERROR(ForTrials(experiment, NotEnded, [&](const std::string& trial) {
     return options_.engine->Kill(trial);
   }));
@@ -370,12 +367,11 @@ Status Experiments::ActivateTrial(const std::string& trial, const std::string& f
   const auto id = ExperimentId(ExperimentOfTrial(trial));
   if (!id.ok()) return options_.engine->Activate(trial, from);
   ASSIGN_OR_RETURN(const auto entry, Load(*id));
-  const bool paused = entry->paused;
-  const bool canceled = entry->canceled;
-  // It lives again: what was asked for before does not hold any more.
-  RETURN_IF_ERROR(SetIntent(*id, false, false));
+  const Intent before = entry->intent;
+  // It lives again: what was asked for before does not hold for it any more.
+  RETURN_IF_ERROR(SetIntent(*id, before.AfterActivatingOne()));
   if (Status activated = options_.engine->Activate(trial, from); !activated.ok()) {
-    SetIntent(*id, paused, canceled).IgnoreError("the first error is the one to tell");
+    SetIntent(*id, before).IgnoreError("the first error is the one to tell");
     return activated;
   }
   // Whoever asks after our answer must not be told that the experiment has ended.

@@ -126,8 +126,7 @@ class Experiments {
   /// What users asked for, and what the searcher needs.
   struct Entry {
     ExperimentConfig config;
-    bool paused = false;
-    bool canceled = false;
+    Intent intent;
     std::string parent_trial;
     std::string parent_checkpoint;
     std::string code;
@@ -152,7 +151,7 @@ class Experiments {
   /// FailedPrecondition for a trial that neither the master nor anybody else can start.
   Status CheckStarts(const std::string& trial);
   /// Writes what was asked for, under turn_.
-  Status SetIntent(std::int64_t experiment, bool paused, bool canceled) REQUIRES(turn_);
+  Status SetIntent(std::int64_t experiment, const Intent& intent) REQUIRES(turn_);
   Status ForTrials(std::int64_t experiment, bool (*wanted)(TrialState),
                    const std::function<Status(const std::string&)>& act);
   /// The searcher of an experiment as it was, and all validations that it has not seen.

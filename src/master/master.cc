@@ -159,6 +159,7 @@ class Master::Impl {
 
   Status Prepare();
   Status OpenParts();
+  Status TellWhetherLost();
   Status StartEngine();
   Status Listen();
   Result<std::int64_t> LocalAdmin();
@@ -261,6 +262,20 @@ Status Master::Impl::Prepare() {
   return Status::Ok();
 }
 
+/// A database that is new beside checkpoints of before is one that somebody lost.
+Status Master::Impl::TellWhetherLost() {
+  ASSIGN_OR_RETURN(const std::uint64_t last, catalog_->LastEvent());
+  ASSIGN_OR_RETURN(const Page<Experiment> known, catalog_->experiments().List({.limit = 1}));
+  std::error_code nothing;
+  if (last == 0 && known.total == 0 && !fs::is_empty(Path("checkpoints"), nothing) && !nothing) {
+    LogWarning(fmt::format(
+        "the database is new, and {} has checkpoints of before: put its database back, or stop "
+        "this master and take them in, `cairn master reindex --data-dir {}`",
+        Path("checkpoints"), options_.data_directory));
+  }
+  return Status::Ok();
+}
+
 Status Master::Impl::OpenParts() {
   ASSIGN_OR_RETURN(catalog_,
                    Catalog::Open({.url = options_.database.empty() ? "sqlite:" + Path("cairn.db")
@@ -268,6 +283,7 @@ Status Master::Impl::OpenParts() {
                                   .takeover = options_.takeover,
                                   .clock = options_.clock,
                                   .ids = options_.ids}));
+  RETURN_IF_ERROR(TellWhetherLost());
   ASSIGN_OR_RETURN(accounts_, Accounts::Open({.catalog = &catalog_->accounts(),
                                               .clock = options_.clock,
                                               .weak_hashes = options_.weak_hashes}));
