@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "checkpoint/chain.h"
 #include "checkpoint/manager.h"
+#include "checkpoint/names.h"
 #include "checkpoint/transfer.h"
 #include "cli/checkpoint_commands.h"
 #include "cli/output.h"
@@ -102,6 +103,13 @@ Result<Output> Import(const ImportOptions& options, Console* console) {
       fmt::format("Imported {} and {} as {}; it is the latest in {}.\n",
                   Counted(imported->tensors, "tensor"), Counted(imported->files.size(), "file"),
                   Described(imported->info), Printable(options.directory));
+  if (std::any_of(imported->files.begin(), imported->files.end(), [](const std::string& file) {
+        return file.starts_with(names::Path(names::kTables, ""));
+      })) {
+    out.text +=
+        "The rows of tables are kept as files, where a restore of tables does not look: `cairn "
+        "checkpoint copy` brings a checkpoint over with its tables.\n";
+  }
   Value::List skipped;
   for (const auto& [file, reason] : imported->skipped) {
     out.text += "Skipped " + Printable(file) + ": " + Printable(reason) + "\n";

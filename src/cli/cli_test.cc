@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -101,6 +102,16 @@ class CliTest : public testing::Test {
 
   TempDirectory directory_;
 };
+
+TEST_F(CliTest, MessagesHoldNoPasswordsAndNoWallsOfDigits) {
+  const Finished refused = RunProgram({"e", "ls", "--master", "http://ada:secret@127.0.0.1:1/"});
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("by its address alone, http://127.0.0.1:1;"));
+  EXPECT_THAT(refused.err, Not(HasSubstr("secret")));
+  const Finished late = RunProgram({"e", "wait", "7", "--timeout", "x"});
+  EXPECT_EQ(late.code, 2);
+  EXPECT_LT(late.err.size(), 200u) << late.err;
+}
 
 TEST_F(CliTest, HelpExistsOnEveryLevelAndGoesToStandardOutput) {
   std::vector<std::vector<std::string>> levels = {{}, {"checkpoint"}, {"doctor"}, {"bench"}};
@@ -332,6 +343,22 @@ TEST_F(CliTest, ExportAndImportGoRound) {
   EXPECT_EQ(same.code, 0) << same.out << same.err;
 }
 
+TEST_F(CliTest, AnImportSaysThatTablesDoNotComeBackAsTables) {
+  const std::string path = RepositoryOfIncrements("run");
+  ASSERT_EQ(RunProgram({"checkpoint", "export", path, Path("out")}).code, 0);
+  const Finished rows_alone =
+      RunProgram({"checkpoint", "import", Path("out"), Path("b"), "--step", "3"});
+  EXPECT_EQ(rows_alone.code, 1);
+  EXPECT_THAT(rows_alone.err, AllOf(HasSubstr("tables"), HasSubstr("cairn checkpoint copy")));
+  // With dense variables beside them they are kept, and it is told as what.
+  ASSERT_EQ(RunProgram({"checkpoint", "export", Repository("a", {10}), Path("dense")}).code, 0);
+  fs::copy(Path("out/__lookup_table__"), Path("dense/__lookup_table__"));
+  const Finished imported =
+      RunProgram({"checkpoint", "import", Path("dense"), Path("c"), "--step", "3"});
+  EXPECT_EQ(imported.code, 0);
+  EXPECT_THAT(imported.out, AllOf(HasSubstr("kept as files"), HasSubstr("cairn checkpoint copy")));
+}
+
 TEST_F(CliTest, CopyIsANoOpTheSecondTime) {
   const std::string path = Repository("a", {10, 20});
   EXPECT_EQ(RunProgram({"checkpoint", "copy", path, Path("b"), "--step", "10"}).code, 0);
@@ -514,6 +541,24 @@ TEST_F(CliTest, OutputThatCannotBeWrittenIsAFailureAndAClosedPipeIsNot) {
   });
   EXPECT_EQ(closed.code, 0);
   EXPECT_EQ(closed.signal, 0);
+}
+
+TEST_F(CliTest, ALimitOnTheSizesOfFilesIsAnErrorThatSaysSo) {
+  const std::string path = Repository("a", {10});
+  const auto limit = [] {
+    const rlimit small{.rlim_cur = 2048, .rlim_max = 2048};
+    setrlimit(RLIMIT_FSIZE, &small);
+  };
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"copy", path, Path("b")}, {"export", path, Path("out")}}) {
+    std::vector<std::string> all = {"checkpoint"};
+    all.insert(all.end(), words.begin(), words.end());
+    const Finished stopped = RunProgram(all, limit);
+    EXPECT_EQ(stopped.signal, 0) << words[0];
+    EXPECT_EQ(stopped.code, 1) << words[0];
+    EXPECT_THAT(stopped.err, HasSubstr("ulimit -f")) << words[0];
+    EXPECT_EQ(RunProgram(all).code, 0) << words[0];
+  }
 }
 
 TEST_F(CliTest, DoctorTriesAndMeasuresADirectoryAndLeavesNothing) {

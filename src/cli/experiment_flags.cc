@@ -24,10 +24,10 @@ void AddLogOptions(CLI::App* app, LogsOptions* options) {
   app->add_option("--level", options->selection.level, "Of this level and above")
       ->check(CLI::IsMember({"TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"}));
   app->add_option("--rank", options->selection.rank, "Of one rank")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(0, 1'000'000))
       ->type_name("N");
   app->add_option("--run", options->selection.run, "Of one run")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, 1'000'000'000))
       ->type_name("N");
   app->add_option("--search", options->selection.search, "With this in the text");
   app->add_flag("--timestamps", options->selection.times, "With the time of each line");
@@ -142,7 +142,7 @@ void AddShared(CLI::App* group, bool trial, Commands* commands) {
         e + "wait 7 && echo done\n" + e + "wait 7 --timeout 3600\n" + e + "wait 7 --or-paused");
     app->add_option("ID", options->id, what)->required();
     app->add_option("--timeout", options->timeout, "At most so long")
-        ->check(CLI::PositiveNumber)
+        ->check(CLI::Range(0.001, 1e9))
         ->type_name("SECONDS");
     app->add_flag("--or-paused", options->or_paused, "Until it is paused, too: exit code 3 then");
     AddMasterOptions(app, &options->master);

@@ -655,6 +655,8 @@ void AllowManyOpenFiles() {
 int Main(int argc, char** argv) {
   // A reader that left must not end us in the middle of a change.
   std::signal(SIGPIPE, SIG_IGN);
+  // Nor must a limit on the sizes of files: it is an error like a full disk.
+  std::signal(SIGXFSZ, SIG_IGN);
   AllowManyOpenFiles();
   bool json = false;
   for (int i = 1; i < argc; ++i) {

@@ -52,6 +52,12 @@ Result<std::unique_ptr<MasterClient>> MasterClient::Open(const MasterOptions& op
     return InvalidArgumentError(fmt::format(
         "--master: a master is at http://HOST:PORT or https://HOST:PORT, not at \"{}\"", url));
   }
+  // It would be in every message, and in the address of the page that is told.
+  if (ShownUrl(url) != url) {
+    return InvalidArgumentError(fmt::format(
+        "--master: name the master by its address alone, {}; `cairn login USER` logs in",
+        ShownUrl(url)));
+  }
   ASSIGN_OR_RETURN(std::string token, FindToken(url));
   HttpClientOptions http;
   http.connections = 2;
