@@ -42,6 +42,21 @@ describe("metrics", () => {
     await expect.poll(() => chart.locator(".readout").textContent()).toMatch(/^Checkpoint of step 1200, full, .* MiB, x 1200,/);
   });
 
+  it("are some at a time when they are many, and all can be found", async () => {
+    stage.master.report("1", 70, Object.fromEntries(Array.from({ length: 150 }, (_, i) => [`many/${i + 1000}`, i])));
+    const { page } = await look("admin", "#/experiments/1/metrics");
+    await page.getByText("60 of 152 metrics are shown").waitFor();
+    const figures = page.locator(".charts").getByRole("figure");
+    expect(await figures.count()).toBe(60);
+    await page.getByRole("button", { name: "Show 60 more" }).click();
+    await page.getByRole("button", { name: "Show 32 more" }).waitFor();
+    expect(await figures.count()).toBe(120);
+    await page.getByLabel("Metrics whose name contains").fill("many/1149");
+    await page.getByRole("figure", { name: "many/1149" }).waitFor();
+    expect(await figures.count()).toBe(1);
+    expect(await page.getByText("metrics are shown").count()).toBe(0);
+  });
+
   it("are zoomed by dragging and by keys, smoothed, on a log scale, by time", async () => {
     const { page } = await look("admin", "#/experiments/1/metrics");
     const chart = page.getByRole("figure", { name: "x" });

@@ -1,5 +1,6 @@
 // Requests to the master, typed by docs/openapi.yaml. The session is a cookie that scripts cannot read; what changes something
 // carries the header X-Cairn-Request, which other sites cannot send. No token ever stands in an address.
+import { parseExactly } from "./exact";
 import type {
   Checkpoint, Cluster, Diff, ErrorBody, Experiment, FileList, JsonObject, Lineage, Login, LogPage, MetricPage, Page, Policy,
   PolicyPreview, Removal, Role, Run, Storage, Tensor, Token, Trial, User, Verification,
@@ -87,11 +88,11 @@ export async function send(
 }
 
 async function get<T>(path: string, query?: Query, signal?: AbortSignal): Promise<T> {
-  return (await (await send("GET", address(path, query), undefined, signal)).json()) as T;
+  return parseExactly(await (await send("GET", address(path, query), undefined, signal)).text()) as T;
 }
 
 async function change<T>(method: string, path: string, body?: unknown): Promise<T> {
-  return (await (await send(method, path, body)).json()) as T;
+  return parseExactly(await (await send(method, path, body)).text()) as T;
 }
 
 const seg = encodeURIComponent;

@@ -9,7 +9,7 @@ export type Level = "TRACE" | "DEBUG" | "INFO" | "WARNING" | "ERROR" | "CRITICAL
 
 /** A number; "NaN", "Infinity" and "-Infinity" stand for what JSON cannot hold. */
 export type NumberOrText = number | string | null;
-export type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
+export type Json = null | boolean | number | bigint | string | Json[] | { [key: string]: Json };
 export type JsonObject = { [key: string]: Json };
 
 export interface ErrorBody {

@@ -5,7 +5,7 @@ import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import type { Band } from "../model/bands";
 import { formatMarks, formatNumber, formatTicks, formatTime, roomForStep } from "../model/format";
-import { nearestValue, thin } from "../model/series";
+import { fromPower, inPower, nearestValue, powerOf, thin } from "../model/series";
 import { useTheme } from "./theme";
 import type { Range, View } from "./view";
 
@@ -90,6 +90,8 @@ class Drawing {
   /** The mark under the pointer, or with the focus. */
   private pointed: HTMLAnchorElement | null = null;
   private everyMark = 1;
+  /** y is drawn in units of ten to this power: uPlot has no marks for what is very large or very small. */
+  private power = 0;
   private readonly observer: ResizeObserver;
   // Asking the style sheet makes the browser compute styles, which is too slow to do in each frame.
   private readonly colours = {
@@ -104,6 +106,7 @@ class Drawing {
     private readonly readout: HTMLElement,
     private props: ChartProps,
   ) {
+    this.power = powerOf(props.lines);
     this.plot = new uPlot(this.options(), this.data(), box);
     this.marksLayer = document.createElement("div");
     this.marksLayer.className = "marks";
@@ -127,6 +130,7 @@ class Drawing {
 
   update(props: ChartProps): void {
     const marks = props.marks !== this.props.marks || props.lines !== this.props.lines;
+    if (props.lines !== this.props.lines) this.power = powerOf(props.lines);
     this.props = props;
     if (marks) this.buildMarks();
     this.draw();
@@ -166,6 +170,7 @@ class Drawing {
       const points = thin(line.x, line.y, from, to, columns);
       // A logarithm has no place for zero and below.
       if (log) points.y = points.y.map((value) => (value !== null && value > 0 ? value : null));
+      if (this.power !== 0) points.y = points.y.map((value) => (value === null ? null : value / 10 ** this.power));
       return points;
     });
     if (thinned.length === 0) return [[]];
@@ -189,7 +194,7 @@ class Drawing {
       legend: { show: false },
       cursor: { drag: { x: true, y: false, setScale: false }, points: { size: 6 } },
       scales: { x: { time, auto: false }, y: log ? { distr: 3 } : { range: (_u, min, max) => padded(min, max) } },
-      axes: [time ? { ...axis, values: (_u, ticks) => formatTicks(ticks) } : { ...axis, incrs: WHOLE_STEPS, space: (_u, _axis, _min, max) => roomForStep(max), size: 30, label: "steps", labelSize: 20, labelGap: 0, labelFont: axis.font! }, { ...axis, size: roomFor, values: (_u, ticks) => (log ? ticks.map((tick) => (tick === null ? "" : formatNumber(tick))) : formatMarks(ticks)) }],
+      axes: [time ? { ...axis, values: (_u, ticks) => formatTicks(ticks) } : { ...axis, incrs: WHOLE_STEPS, space: (_u, _axis, _min, max) => roomForStep(max), size: 30, label: "steps", labelSize: 20, labelGap: 0, labelFont: axis.font! }, { ...axis, size: roomFor, values: (_u, ticks) => (log ? ticks.map((tick) => (tick === null ? "" : formatNumber(tick))) : formatMarks(ticks)).map((text) => inPower(text, this.power)) }],
       series: [
         {},
         ...lines.map((line): uPlot.Series => {
@@ -268,7 +273,7 @@ class Drawing {
       const value = curve ? nearestValue(curve.x, curve.y, mark.x) : NaN;
       const usable = Number.isFinite(value) && (!this.props.log || value > 0);
       element.style.left = `${this.plot.valToPos(mark.x, "x")}px`;
-      element.style.top = usable ? `${this.plot.valToPos(value, "y")}px` : "100%";
+      element.style.top = usable ? `${this.plot.valToPos(value / 10 ** this.power, "y")}px` : "100%";
       return element;
     });
     // All marks are one stop of the Tab key; arrow keys lead from one to the next.
@@ -316,11 +321,11 @@ class Drawing {
     parts.push(this.props.time ? formatTime(at) : `step ${Math.round(at)}`);
     this.props.lines.forEach((line, index) => {
       if (line.faint || nearest === null || nearest === undefined) return;
-      const value = plot.data[index + 1]?.[nearest];
-      if (value === null || value === undefined) return;
+      const value = fromPower(plot.data[index + 1]?.[nearest], this.power);
+      if (value === undefined) return;
       // What was reported goes first: a smoothed value is nobody's.
-      const reported = this.props.lines[index - 1]?.faint ? plot.data[index]?.[nearest] : undefined;
-      parts.push(typeof reported === "number" ? `${line.label} ${formatNumber(reported)} (smoothed ${formatNumber(value)})` : `${line.label} ${formatNumber(value)}`);
+      const reported = this.props.lines[index - 1]?.faint ? fromPower(plot.data[index]?.[nearest], this.power) : undefined;
+      parts.push(reported !== undefined ? `${line.label} ${formatNumber(reported)} (smoothed ${formatNumber(value)})` : `${line.label} ${formatNumber(value)}`);
     });
     const band = this.props.bands.find((one) => x >= one.from && x <= one.to);
     if (band) parts.push(band.label);

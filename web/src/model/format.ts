@@ -1,4 +1,5 @@
 // How numbers, bytes and times are written for people. English, without the browser's locale, so that two people see the same.
+import { writeExactly } from "../api/exact";
 import type { Json, NumberOrText } from "../api/types";
 
 export function formatCount(value: number): string {
@@ -104,7 +105,7 @@ export function formatClock(time: number): string {
 export function formatNumber(value: NumberOrText | undefined): string {
   if (value === null || value === undefined) return "–";
   if (typeof value === "string") return value;
-  if (Number.isInteger(value) && Math.abs(value) < 1e15) return value.toString();
+  if (Number.isSafeInteger(value)) return value.toString();
   const size = Math.abs(value);
   if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(3);
   return Number(value.toPrecision(4)).toString();
@@ -137,7 +138,7 @@ export function roomForStep(step: number): number {
 
 /** What JSON cannot hold is a string there. Anything that is no number is NaN. */
 export function toNumber(value: Json | undefined): number {
-  if (typeof value === "number") return value;
+  if (typeof value === "number" || typeof value === "bigint") return Number(value);
   if (value === "Infinity") return Infinity;
   if (value === "-Infinity") return -Infinity;
   return NaN;
@@ -147,12 +148,12 @@ export function formatJson(value: Json | undefined): string {
   if (value === undefined) return "–";
   if (typeof value === "string") return value;
   if (typeof value === "number") return formatNumber(value);
-  return JSON.stringify(value);
+  return writeExactly(value);
 }
 
 /** Whether a column of these is one of numbers: they are set flush right. */
 export function allNumbers(values: (Json | undefined)[]): boolean {
-  return values.every((value) => value === undefined || typeof value === "number");
+  return values.every((value) => value === undefined || typeof value === "number" || typeof value === "bigint");
 }
 
 /** Something that a service says of itself: its name as words, its unit (the end of the name) with the value. */

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { MetricReport } from "../api/types";
-import { addReports, countGaps, metricNames, nearestValue, pointsWithin, seriesKey, smooth, spliced, stepsWithin, thin, toSeries, valueAt } from "./series";
+import { addReports, countGaps, fromPower, inPower, metricNames, nearestValue, pointsWithin, powerOf, seriesKey, smooth, spliced, stepsWithin, thin, toSeries, valueAt } from "./series";
 
 const report = (step: number, values: MetricReport["values"], run = 1, group = "training"): MetricReport => ({
   group, steps_completed: step, run_id: run, time: 1000 + step, values,
@@ -125,5 +125,23 @@ describe("a checkpoint", () => {
   it("is marked on the curve, also when it was saved before the first or after the last report", () => {
     expect([0, 10, 15, 20, 25].map((x) => nearestValue([10, 20], [1, 2], x))).toEqual([1, 1, 1.5, 2, 2]);
     expect(nearestValue([], [], 1)).toBeNaN();
+  });
+});
+
+describe("axes of values that are very large or very small", () => {
+  it("count in a power of ten that the greatest has", () => {
+    expect(powerOf([{ y: [1, -1e308, NaN, Infinity] }])).toBe(308);
+    expect(powerOf([{ y: [5e-324] }, { y: [2e-322] }])).toBe(-322);
+    expect(powerOf([{ y: [5e-324] }])).toBe(-323);
+    expect(powerOf([{ y: [0.001, 1e29] }])).toBe(0);
+    expect(powerOf([{ y: [] }, { y: [0, NaN] }])).toBe(0);
+  });
+
+  it("have marks that say what they are", () => {
+    expect(["0", "2.5", "-1", "", "1e-3"].map((mark) => inPower(mark, 300))).toEqual(["0", "2.5e300", "-1e300", "", "1e297"]);
+    expect(inPower("2.5", 0)).toBe("2.5");
+    expect(fromPower(Number.MAX_VALUE / 10 ** 308, 308)).toBeCloseTo(Number.MAX_VALUE, -300);
+    expect(Number.isFinite(fromPower(1.7976931348623159, 308))).toBe(true);
+    expect(fromPower(null, 308)).toBeUndefined();
   });
 });

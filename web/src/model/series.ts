@@ -228,3 +228,29 @@ export function nearestValue(xs: ArrayLike<number>, ys: ArrayLike<number>, x: nu
   if (xs.length === 0) return NaN;
   return valueAt(xs, ys, Math.min(Math.max(x, xs[0]!), xs[xs.length - 1]!));
 }
+
+/** The power of ten in whose units curves are drawn: 0 but for values so large or so small that an axis has no marks for them. */
+export function powerOf(curves: { y: ArrayLike<number> }[]): number {
+  let most = 0;
+  for (const { y } of curves) {
+    for (let i = 0; i < y.length; i++) {
+      const size = Math.abs(y[i]!);
+      if (size > most && size < Infinity) most = size;
+    }
+  }
+  const power = most === 0 ? 0 : Math.max(-323, Math.floor(Math.log10(most))); // 10 ** -324 is 0
+  return power >= 30 || power <= -25 ? power : 0;
+}
+
+/** What a number of a chart in such units is. */
+export function fromPower(value: number | null | undefined, power: number): number | undefined {
+  if (value === null || value === undefined) return undefined;
+  return Math.max(-Number.MAX_VALUE, Math.min(Number.MAX_VALUE, value * 10 ** power));
+}
+
+/** The mark of an axis in such units: "2.5" in those of 300 is "2.5e300". */
+export function inPower(mark: string, power: number): string {
+  const [, digits, exponent] = /^(-?[\d.,]+)(?:e([-+]?\d+))?$/.exec(mark) ?? [];
+  if (power === 0 || digits === undefined || Number(digits) === 0) return mark;
+  return `${digits}e${Number(exponent ?? 0) + power}`;
+}

@@ -1,5 +1,6 @@
 import type { ReactNode } from "react";
 import { api } from "../../api/client";
+import { writeExactly } from "../../api/exact";
 import type { Experiment } from "../../api/types";
 import { Command, Failure, Waiting } from "../../components/basics";
 import { useResource } from "../../components/hooks";
@@ -19,7 +20,7 @@ export function ConfigTab({ experiment }: { experiment: Experiment }): ReactNode
       {experiment.config && (
         <section className="panel" aria-labelledby="filled">
           <h2 id="filled">With all defaults</h2>
-          <pre tabIndex={0} aria-label="Config with all defaults">{JSON.stringify(experiment.config, null, 2)}</pre>
+          <pre tabIndex={0} aria-label="Config with all defaults">{writeExactly(experiment.config, 2)}</pre>
         </section>
       )}
     </div>

@@ -1,5 +1,6 @@
 import { useLayoutEffect, useRef, useState, type ReactNode, type RefObject } from "react";
 import { api } from "../../api/client";
+import { writeExactly } from "../../api/exact";
 import type { Experiment, Trial } from "../../api/types";
 import { Choice, Empty, Failure, Waiting } from "../../components/basics";
 import { useResource } from "../../components/hooks";
@@ -17,7 +18,7 @@ export function ScatterTab({ experiment }: { experiment: Experiment }): ReactNod
   if (!list.data) return <Waiting />;
   const trials = list.data.trials;
   const names = [...new Set(trials.flatMap((trial) => Object.keys(trial.hparams)))].sort();
-  const varied = names.filter((name) => new Set(trials.map((trial) => JSON.stringify(trial.hparams[name]))).size > 1);
+  const varied = names.filter((name) => new Set(trials.map((trial) => writeExactly(trial.hparams[name]))).size > 1);
   const name = chosen !== "" && names.includes(chosen) ? chosen : (varied[0] ?? names[0]);
   const metric = experiment.searcher?.metric ?? experiment.best?.metric ?? "metric";
   if (name === undefined) return <Empty title="The trials have no hyperparameters to compare.">A config with ranges under <code>hyperparameters</code> has some.</Empty>;

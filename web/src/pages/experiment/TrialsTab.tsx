@@ -1,5 +1,6 @@
 import { useMemo, useState, type ReactNode } from "react";
 import { api } from "../../api/client";
+import { writeExactly } from "../../api/exact";
 import type { Experiment, Trial } from "../../api/types";
 import { Empty, Failure, Progress, StateBadge } from "../../components/basics";
 import { navigate, useNow, useSelection } from "../../components/hooks";
@@ -29,7 +30,7 @@ export function TrialsTab({ experiment }: { experiment: Experiment }): ReactNode
   );
   const rows = pages.loaded();
   const names = [...new Set(rows.flatMap((row) => Object.keys(row.hparams)))].sort();
-  const varied = names.filter((name) => new Set(rows.map((row) => JSON.stringify(row.hparams[name]))).size > 1);
+  const varied = names.filter((name) => new Set(rows.map((row) => writeExactly(row.hparams[name]))).size > 1);
   const shown = (varied.length > 0 ? varied : names).slice(0, MOST_HPARAMS);
   const numbers = new Set(shown.filter((name) => allNumbers(rows.map((row) => row.hparams[name]))));
   const columns = useMemo<Column<Trial>[]>(() => [

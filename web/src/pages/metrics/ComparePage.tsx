@@ -1,5 +1,6 @@
 import type { ReactNode } from "react";
 import { api, ApiError } from "../../api/client";
+import { writeExactly } from "../../api/exact";
 import type { Trial } from "../../api/types";
 import { Empty, Failure, StateBadge, Waiting } from "../../components/basics";
 import { navigate, useResource, useRoute, useTitle } from "../../components/hooks";
@@ -42,7 +43,7 @@ export function ComparePage(): ReactNode {
   if (trials.error && !trials.data) return <><h1>Compare</h1>{add}<Failure error={trials.error} retry={trials.reload} /></>;
   if (!trials.data) return <Waiting />;
   const there = trials.data.map((one) => one.trial).filter((trial) => trial !== null);
-  const differ = [...new Set(there.flatMap((trial) => Object.keys(trial.hparams)))].sort().filter((name) => new Set(there.map((trial) => JSON.stringify(trial.hparams[name]))).size > 1);
+  const differ = [...new Set(there.flatMap((trial) => Object.keys(trial.hparams)))].sort().filter((name) => new Set(there.map((trial) => writeExactly(trial.hparams[name]))).size > 1);
   const align = (name: string): string | undefined => (allNumbers(there.map((trial) => trial.hparams[name])) ? "numeric" : undefined);
   return (
     <>

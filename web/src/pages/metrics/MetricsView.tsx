@@ -15,6 +15,8 @@ import { useMetrics, type TrialSeries } from "./useMetrics";
 
 type Axis = "steps" | "time";
 const SMOOTHING: [string, string][] = [["0", "none"], ["0.6", "some"], ["0.9", "strong"], ["0.98", "very strong"]];
+/** A page of thousands of charts is one that stands still. */
+const MOST_CHARTS = 60;
 const DETAIL: [string, string][] = [["2000", "2,000 points"], ["10000", "10,000 points"], ["100000", "100,000 points"]];
 
 interface Props {
@@ -33,6 +35,7 @@ export function MetricsView({ trials, single, name, only }: Props): ReactNode {
   const [smoothing, setSmoothing] = useState("0");
   const [detail, setDetail] = useState("10000");
   const [filter, setFilter] = useState("");
+  const [most, setMost] = useState(MOST_CHARTS);
   const view = useMemo(() => new View(), [axis]);
   const metrics = useMetrics(trials, Number(detail));
   const shown = useFiner(metrics, view, axis === "steps" ? "steps" : "times", Number(detail));
@@ -42,7 +45,8 @@ export function MetricsView({ trials, single, name, only }: Props): ReactNode {
     () => metricNames(metrics.data.map((one) => one.series)).filter((one) => only === undefined || one === only),
     [metrics.data, metrics.version, only],
   );
-  const wanted = names.filter((one) => one.toLowerCase().includes(filter.trim().toLowerCase()));
+  const found = names.filter((one) => one.toLowerCase().includes(filter.trim().toLowerCase()));
+  const wanted = found.slice(0, most);
   const failed = metrics.data.find((one) => one.error && one.series.size === 0);
 
   if (failed?.error) return <Failure error={failed.error} retry={metrics.reload} />;
@@ -61,7 +65,7 @@ export function MetricsView({ trials, single, name, only }: Props): ReactNode {
         <Choice label="Smoothing" value={smoothing} options={SMOOTHING} onChange={setSmoothing} />
         <label className="check"><input type="checkbox" checked={log} onChange={(event) => setLog(event.target.checked)} /> Log scale</label>
         <Choice label="Detail" value={detail} options={DETAIL} onChange={setDetail} />
-        {names.length > 4 && <input type="search" aria-label="Metrics whose name contains" placeholder="Metric" value={filter} onChange={(event) => setFilter(event.target.value)} />}
+        {names.length > 4 && <input type="search" aria-label="Metrics whose name contains" placeholder="Metric" value={filter} onChange={(event) => { setFilter(event.target.value); setMost(MOST_CHARTS); }} />}
         <button type="button" onClick={() => view.set(null)}>Show all</button>
         <span className="hint">Drag chooses a part, Shift and drag moves it, a double click shows all.</span>
       </div>
@@ -84,6 +88,12 @@ export function MetricsView({ trials, single, name, only }: Props): ReactNode {
           />
         ))}
       </div>
+      {found.length > wanted.length && (
+        <p className="toolbar">
+          {formatCount(wanted.length)} of {formatCount(found.length)} metrics are shown; a part of a name, above, finds others.{" "}
+          <button type="button" onClick={() => setMost(most + MOST_CHARTS)}>Show {Math.min(MOST_CHARTS, found.length - wanted.length)} more</button>
+        </p>
+      )}
       {single && <MarkList checkpoints={marks.checkpoints ?? []} />}
       {single && <RunList runs={marks.runs ?? []} data={metrics.data} />}
     </>
