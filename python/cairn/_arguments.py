@@ -148,14 +148,22 @@ def not_negative(value: Any, what: str) -> Optional[int]:
 def seconds(value: Any, what: str) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 < value < math.inf:
         raise Invalid(f"{what} must be a positive number of seconds, not {value!r}")
-    return float(value)
+    return float_of(value, what)
 
 
 def real(value: Any, what: str) -> float:
     """Any real number: the engine judges which."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise Invalid(f"{what} must be a number, not {value!r}")
-    return float(value)
+    return float_of(value, what)
+
+
+def float_of(value: Any, what: str) -> float:
+    """A number as a float. Python's integers may be larger than any."""
+    try:
+        return float(value)
+    except OverflowError:
+        raise Invalid(f"{what} is too large for a float") from None
 
 
 def choice(value: Any, what: str, allowed: Tuple[str, ...]) -> str:

@@ -73,10 +73,14 @@ def torch_or_none() -> Any:
     return sys.modules.get("torch")
 
 
-def torch_tensors() -> Tuple[Any, Any]:
-    """How the native module looks at tensors: (torch.Tensor, plain_torch), or nothing without torch."""
-    tensor_type = getattr(torch_or_none(), "Tensor", None)
-    return tensor_type, None if tensor_type is None else plain_torch
+def torch_tensors() -> Tuple[Any, Any, Any]:
+    """How the native module looks at tensors: (torch.Tensor, plain_torch, torch.nn.Parameter), or
+    nothing without torch."""
+    torch = torch_or_none()
+    parameter = getattr(getattr(torch, "nn", None), "Parameter", None)
+    if parameter is None:  # torch is just being imported, or not used
+        return None, None, None
+    return torch.Tensor, plain_torch, parameter
 
 
 def is_torch(value: Any) -> bool:
@@ -308,7 +312,9 @@ def _typed(view: memoryview, name: str) -> np.ndarray:
     try:
         return np.asarray(view)
     except (TypeError, ValueError) as error:
-        raise Invalid(f"{name}: a memoryview of format {view.format!r} is no array: {error}") from error
+        raise Invalid(
+            f"{name}: a memoryview of format {view.format!r} is no array: {error}"
+        ) from error
 
 
 def _buffer_source(value: Any, name: str) -> Source:

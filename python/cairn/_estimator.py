@@ -21,11 +21,13 @@ from typing import (
 from ._arguments import PathLike, positive
 from ._export import ExportedModel, ServingInputReceiver
 from ._export import export as _export
+from ._location import text_of
 from ._session_hooks import Scaffold, SessionRunHook
 from ._train_call import TrainCall
 from ._training_session import MonitoredTrainingSession
 from ._wording import a_type
-from .errors import Invalid
+from .errors import Invalid, NotFound
+from .manager import CheckpointManager
 from .row_tracked import RowTracked
 from .table import EmbeddingTable, names_made
 
@@ -147,7 +149,8 @@ class Estimator:
         self._state = state
         self._pservers = pservers
         self._full = (save_checkpoint_secs, save_checkpoint_steps)
-        self._increments = False  # the last training saved some
+        # Whether the last training of this process saved increments; None: there was none.
+        self._increments: Optional[bool] = None
         self._called = False  # the model function was
 
     def train(
@@ -217,7 +220,8 @@ class Estimator:
             serving_input_receiver_fn: gives a :class:`ServingInputReceiver`: the graph, its feeds
                 and targets, and which of the feeds are rows of tables.
             save_incr_model: as for :func:`export_saved_model`. The training must have saved
-                increments (a CheckpointSaverHook with incremental_save_secs).
+                increments (a CheckpointSaverHook with incremental_save_secs); where an earlier
+                process trained, there must be some in model_dir.
 
         >>> import onnx.parser, cairn
         >>> graph = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> '
@@ -231,11 +235,8 @@ class Estimator:
         >>> made.version
         1
         """
-        if save_incr_model and not self._increments:
-            raise Invalid(
-                "save_incr_model=True, and this estimator saves no increments: train it with a "
-                "CheckpointSaverHook that has incremental_save_secs"
-            )
+        if save_incr_model:
+            self._check_increments()
         given = serving_input_receiver_fn()
         if not isinstance(given, ServingInputReceiver):
             raise Invalid(
@@ -243,6 +244,21 @@ class Estimator:
                 f"{type(given).__name__}"
             )
         return _export(export_dir_base, given, save_incr_model)
+
+    def _check_increments(self) -> None:
+        if self._increments or (self._increments is None and _has_increments(self.model_dir)):
+            return
+        if self._increments is None:
+            why = (
+                "this estimator was not trained in this process, and there are no increments in "
+                f"{text_of(self.model_dir)!r}"
+            )
+        else:
+            why = "this estimator saves no increments"
+        raise Invalid(
+            f"save_incr_model=True, and {why}: train it with a CheckpointSaverHook that has "
+            "incremental_save_secs, or export with save_incr_model=False"
+        )
 
     def _spec(self, batch: Any) -> EstimatorSpec:
         features, labels = batch if isinstance(batch, tuple) and len(batch) == 2 else (batch, None)
@@ -282,6 +298,14 @@ class Estimator:
             state=self._state,
             pservers=self._pservers,
         )
+
+
+def _has_increments(directory: PathLike) -> bool:
+    try:
+        with CheckpointManager(directory, read_only=True) as manager:
+            return any(info.kind != "full" and not info.foreign for info in manager.list())
+    except NotFound:
+        return False
 
 
 _END = object()

@@ -14,7 +14,7 @@ from . import _native
 from ._arguments import text_argument
 from ._user_files import place, shown_name
 from ._wording import a_type
-from .errors import Invalid
+from .errors import Invalid, NotFound
 
 PathLike = Union[str, "os.PathLike[str]"]
 
@@ -78,10 +78,24 @@ def absolute(where: PathLike) -> str:
     if is_remote(where):
         return text_of(where)
     before, dots, after = local_path(where).rpartition("..")
-    # Behind a symbolic link ".." is where the link leads, as for every other program.
-    if dots and (not before or before.endswith("/")) and (not after or after.startswith("/")):
-        return os.path.abspath(os.path.realpath(before + dots) + after)
-    return os.path.abspath(before + dots + after)
+    try:
+        # Behind a symbolic link ".." is where the link leads, as for every other program.
+        if dots and (not before or before.endswith("/")) and (not after or after.startswith("/")):
+            return os.path.abspath(os.path.realpath(before + dots) + after)
+        return os.path.abspath(before + dots + after)
+    except FileNotFoundError:
+        raise NotFound(
+            f"{text_of(where)!r} is in the working directory, and that is gone; give an absolute path"
+        ) from None
+
+
+def of_place(where: PathLike) -> str:
+    """The same for all ways to write it, so that two can be compared.
+
+    >>> of_place("s3://bucket/runs/"), of_place("/runs//a/")
+    ('s3://bucket/runs', '/runs/a')
+    """
+    return absolute(where).rstrip("/") or "/"
 
 
 def of_user(where: PathLike) -> str:

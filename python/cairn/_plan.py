@@ -156,12 +156,16 @@ class Plan:
         self._made: Dict[Tuple[str, str], np.ndarray] = {}  # bytes, by group and tensor name
         self._arrays: Dict[str, Any] = {}  # over those bytes
         self._given = given
+        if anything and not rename and not skip:  # nobody asks for a place by its name
+            self.allocate.update(tensor["name"] for tensor in _tree.tensors_of(stored.root))
+            self._recipe: Recipe = lambda: _tree.build(stored.root, self._array)
+            return
         self._index = _Index(stored.root, rename)
         if anything:
             if rename:
                 raise Invalid("rename: give the state to restore into")
             self._judge_names(rename)
-            self._recipe: Recipe = self._take(self._index.root)
+            self._recipe = self._take(self._index.root)
         else:
             self._recipe = self._match(given, (), "")
             self._judge_names(rename)

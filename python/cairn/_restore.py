@@ -150,7 +150,7 @@ class Restore:
         info = CheckpointInfo(**result["info"])
         skipped: List[Tuple[str, str]] = []
         if self.alike is not None:
-            if len(result["restored"]) != self.alike.count:
+            if result["count"] != self.alike.count:
                 raise Error(f"restore {info.path}: not all of the arrays were restored")
             self.alike.put_values()
             state = self._state

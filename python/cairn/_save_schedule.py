@@ -6,6 +6,7 @@ import math
 import numbers
 from typing import Any, Optional, Tuple
 
+from ._arguments import float_of
 from .errors import Invalid
 
 
@@ -15,9 +16,10 @@ def seconds_between(value: Any, name: str) -> Optional[float]:
         return None
     if isinstance(value, bool) or not isinstance(value, numbers.Real):  # NumPy's are too
         raise Invalid(f"{name} must be a number or None, not {value!r}")
-    if math.isnan(value) or value < 0:
+    number = float_of(value, name)
+    if math.isnan(number) or number < 0:
         raise Invalid(f"{name} must not be negative, it is {value!r}; None or 0 switches it off")
-    return float(value) if value > 0 else None
+    return number if number > 0 else None
 
 
 def steps_between(value: Any, name: str) -> Optional[int]:

@@ -6,6 +6,7 @@ from dataclasses import fields
 from numbers import Real
 from typing import Any
 
+from ._arguments import float_of
 from ._wording import with_article
 from .errors import Invalid
 
@@ -18,3 +19,5 @@ def check_settings(settings: Any) -> None:
         if isinstance(value, bool) != wants_bool or not isinstance(value, (bool, Real)):
             name = f"{type(settings).__name__}: {field.name}"
             raise Invalid(f"{name} must be {with_article(field.type)}, not {value!r}")
+        if field.type == "float":
+            float_of(value, f"{type(settings).__name__}: {field.name}")

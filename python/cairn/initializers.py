@@ -7,8 +7,9 @@ Uniform(low=-0.05, high=0.05)
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
-from typing import Tuple
+from typing import Any, Callable, Tuple, Type, TypeVar
 
 from ._settings import check_settings
 
@@ -34,9 +35,33 @@ class Initializer:
         raise NotImplementedError
 
 
+_Made = TypeVar("_Made", bound=Initializer)
+
+
+def _also_called(**names: str) -> Callable[[Type[_Made]], Type[_Made]]:
+    """Lets a class take {other name: name of the field} by keyword too."""
+
+    def decorate(made: Type[_Made]) -> Type[_Made]:
+        init = made.__init__
+
+        @functools.wraps(init)
+        def with_other_names(self: Any, *given: Any, **named: Any) -> None:
+            for name in names.keys() & named.keys():
+                if names[name] in named:
+                    raise TypeError(f"{made.__name__}: {name} is {names[name]}, and both are given")
+                named[names[name]] = named.pop(name)
+            init(self, *given, **named)
+
+        made.__init__ = with_other_names  # type: ignore[method-assign]
+        return made
+
+    return decorate
+
+
+@_also_called(x="value")
 @dataclass(frozen=True)
 class Constant(Initializer):
-    """Every element is `value`.
+    """Every element is `value`, which may be called `x` too.
 
     >>> import cairn
     >>> table = cairn.EmbeddingTable("users", 2, optimizer=cairn.optimizers.SGD(),
@@ -51,9 +76,10 @@ class Constant(Initializer):
         return "constant", float(self.value), 0.0
 
 
+@_also_called(lo="low", hi="high")
 @dataclass(frozen=True)
 class Uniform(Initializer):
-    """In [low, high).
+    """In [low, high); the two may be called `lo` and `hi` too.
 
     >>> import cairn
     >>> table = cairn.EmbeddingTable("users", 1000, optimizer=cairn.optimizers.SGD(),

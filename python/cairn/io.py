@@ -205,7 +205,8 @@ def _file_name(given: Any) -> str:
 def _saved_by_client(dirname: PathLike, client: Any) -> SavedVars:
     path = client.save_persistables(dirname)
     with CheckpointManager(dirname, read_only=True) as manager:
-        info = next(info for info in manager.list() if os.fspath(info.path) == path)
+        saved = os.path.basename(path)  # what is in front of it may be written otherwise
+        info = next(info for info in manager.list() if os.path.basename(info.path) == saved)
     return SavedVars(client.names(), info.bytes, info)
 
 

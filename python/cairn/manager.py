@@ -245,6 +245,7 @@ class CheckpointManager:
         self._skips = choice(on_busy, "on_busy", ("wait", "skip")) == "skip"
         self._last: Optional[SaveHandle] = None  # the newest save that was not skipped
         self._lock = threading.RLock()
+        self._known = _native.KnownState()  # what was saved last
         self._pid = os.getpid()
         self._watcher = SaveWatcher(progress, self._rank)
         if on_saved is not None:
@@ -371,7 +372,7 @@ class CheckpointManager:
             if not self._skips:
                 self._settle()
             self._native.await_turn()
-            encoded = _tree.encode(state, self._layout(), bool(lazy))
+            encoded = _tree.encode(state, self._layout(), bool(lazy), self._known)
             every = with_tables_within(tables, state)
             native = self._native.save(
                 step=number,
@@ -381,7 +382,8 @@ class CheckpointManager:
                 metadata=value_dict(metadata, "metadata"),
                 lineage=value_dict(lineage, "lineage"),
                 files=user_files(files),
-                state_files={STATE_FILE: encoded.json, **self._state_files()},
+                state_files=self._state_files(),
+                state_file=STATE_FILE,
                 lazy=bool(lazy),
                 stream=bool(blocking),
                 kind=kind,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
 import json
 import os
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple, Union
+from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 
 import numpy as np
 
@@ -61,12 +63,23 @@ def load(path: PathLike, mmap: bool = False) -> Any:
     if _location.is_remote(path):
         return _load_remote(_location.text_of(path), mmap)
     where = Path(_location.local_path(path))
-    try:
+    with _errors_of_files():
         return _load(where, mmap)
+
+
+@contextlib.contextmanager
+def _errors_of_files() -> Iterator[None]:
+    """What Python says of files and directories, as Cairn says it."""
+    try:
+        yield
     except PermissionError as error:
         raise PermissionDenied(str(error)) from None
     except FileNotFoundError as error:
         raise NotFound(str(error)) from None
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        raise Invalid(f"{os.fspath(error.filename)[:60]!r}… is too long for a path") from None
 
 
 def _load(where: Path, mmap: bool) -> Any:
@@ -194,7 +207,7 @@ def _look(path: Union[Path, str]) -> Tuple[Dict[str, Any], Dict[str, bytes]]:
             "skip": [],
         }  # fmt: skip
 
-    looked = _native.load(path=str(path), prepare=take_nothing, atomic=False)
+    looked = _native.load(path=str(path), prepare=take_nothing, atomic=False, tensors=False)
     return looked["info"], found
 
 
@@ -372,8 +385,9 @@ def _checkpoint_path(value: Union[PathLike, CheckpointInfo]) -> str:
     if _location.is_remote(value):
         return _remote_checkpoint_path(_location.text_of(value))
     path = Path(_location.local_path(value))
-    if (path / "manifest.json").is_file() or not (path / "cairn.json").is_file():
-        return str(path)
+    with _errors_of_files():
+        if (path / "manifest.json").is_file() or not (path / "cairn.json").is_file():
+            return str(path)
     with CheckpointManager(path, read_only=True) as manager:
         latest: Optional[CheckpointInfo] = manager.latest()
     if latest is None:

@@ -131,6 +131,25 @@ class Table(RowsById):
         evicted = self._native.evict(number)
         return None if evicted is None else Evicted(*evicted)
 
+    @property
+    def learning_rate(self) -> float:
+        """The one that the table was declared with, on all servers. It cannot be set: the servers
+        keep it with the table, and would not be told.
+
+        >>> import cairn, cairn.ps
+        >>> with cairn.ps.Server("runs/a") as server, cairn.ps.Client([f"127.0.0.1:{server.port}"]) as client:
+        ...     client.table("users", 2, optimizer=cairn.optimizers.SGD(0.5)).learning_rate
+        0.5
+        """
+        return float(self.optimizer._described()[1]["learning_rate"])
+
+    @learning_rate.setter
+    def learning_rate(self, rate: float) -> None:
+        raise Invalid(
+            f"table {self.name!r} is on servers, which keep the learning rate of the optimizer that it "
+            "was declared with, and would not be told; scale the gradients instead"
+        )
+
     def __repr__(self) -> str:
         return f"ps.Table({self.name!r}, dim={self.dim})"
 
@@ -311,6 +330,8 @@ class Client:
         """A dense variable of the job. `array` gives its shape and, when it is new, its values."""
         if not isinstance(optimizer, Optimizer):
             raise Invalid(f"dense variable {name!r}: optimizer: use one of cairn.optimizers")
+        if not text_argument(name, "a dense variable's name"):
+            raise Invalid("a dense variable needs a name")
         values = _float32(array, f"dense variable {name!r}")
         native = self._native.dense(name, list(values.shape), _described(optimizer), values)
         self._names.append(name)

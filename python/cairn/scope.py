@@ -11,7 +11,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 import numpy as np
 
 from . import _arrays, _native, _tree
-from ._arguments import text_argument
+from ._arguments import float_of, text_argument
 from ._wording import a_type
 from .errors import Error, Invalid
 
@@ -126,7 +126,7 @@ class Scope(_tree.Stateful):
         factor = learning_rate_factor
         if isinstance(factor, bool) or not isinstance(factor, numbers.Real):
             raise Invalid(f"{name!r}: learning_rate_factor must be a number, not {factor!r}")
-        if not math.isfinite(factor):
+        if not math.isfinite(float_of(factor, f"{name!r}: learning_rate_factor")):
             raise Invalid(f"{name!r}: learning_rate_factor must be finite, not {factor!r}")
         if not _arrays.is_array(array):
             try:
@@ -285,7 +285,7 @@ def _initializer(given: Any, name: str) -> Optional[Tuple[str, float, float]]:
     if given is None:
         return None
     if isinstance(given, numbers.Real) and not isinstance(given, bool):
-        if not math.isfinite(given):
+        if not math.isfinite(float_of(given, f"{name!r}: the initializer")):
             raise Invalid(f"{name!r}: the initializer must be a finite number, not {given!r}")
         return ("constant", float(given), 0.0)
     known = _KINDS.get(type(given).__name__)

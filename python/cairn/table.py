@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 import numpy as np
 
 from . import _arrays, _native
-from ._arguments import text_argument, whole
+from ._arguments import float_of, text_argument, whole
 from ._wording import a_type
 from .errors import Invalid
 from .initializers import Initializer, Uniform
@@ -460,7 +460,8 @@ class EmbeddingTable(RowsById):
     @learning_rate.setter
     def learning_rate(self, rate: float) -> None:
         number = isinstance(rate, numbers.Real) and not isinstance(rate, bool)
-        if not number or not math.isfinite(rate) or rate < 0:
+        what = f"table {self.name!r}: learning_rate"
+        if not number or not math.isfinite(float_of(rate, what)) or rate < 0:
             raise Invalid(f"table {self.name!r}: learning_rate must be a number, not {rate!r}")
         self._native.learning_rate = float(rate)
 
@@ -637,7 +638,7 @@ def _admission(name: str, admission: Union[None, int, CounterFilter]) -> Optiona
 def _threshold(name: str, given: Any) -> float:
     if isinstance(given, bool) or not isinstance(given, numbers.Real):
         raise Invalid(f"table {name!r}: l2_weight_threshold must be a number, not {given!r}")
-    return float(given)
+    return float_of(given, f"table {name!r}: l2_weight_threshold")
 
 
 def _eviction(

@@ -8,7 +8,7 @@ import os
 from typing import Any, Callable, Dict, Iterable, Optional, Sequence, Union
 
 from . import _tree
-from ._arguments import PathLike, whole
+from ._arguments import PathLike, float_of, whole
 from ._epoch_reader import EpochReader
 from ._stop_signals import StopSignals
 from ._tables_within import with_tables_within
@@ -85,6 +85,8 @@ class CheckpointConfig:
             isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0
         ):
             raise Invalid(f"CheckpointConfig: save_seconds must be positive, not {seconds!r}")
+        if seconds is not None:
+            float_of(seconds, "CheckpointConfig: save_seconds")
 
 
 class Trainer:

@@ -89,15 +89,17 @@ class Handle {
   SaveHandle save_;
 };
 
-void Ask(const nb::callable& prepare, const Restored& head, RestoreRequest* asked) {
+/// Gives true when the state was matched natively: then nobody asks for the names that were
+/// restored.
+bool Ask(const nb::callable& prepare, const Restored& head, RestoreRequest* asked) {
   nb::dict files;
   for (const auto& [name, content] : head.state_files) {
     files[nb::str(name.data(), name.size())] = nb::bytes(content.data(), content.size());
   }
   const auto answer = nb::cast<nb::dict>(prepare(FromInfo(head.info), files));
   const nb::object into = answer["into"];
-  asked->into = nb::isinstance<MatchedState>(into) ? nb::cast<MatchedState&>(into).TakeTensors()
-                                                   : ToMutableTensors(into);
+  const bool matched = nb::isinstance<MatchedState>(into);
+  asked->into = matched ? nb::cast<MatchedState&>(into).TakeTensors() : ToMutableTensors(into);
   asked->allocate = nb::cast<bool>(answer["allocate"]);
   for (const nb::handle name : answer["allocate_names"]) {
     asked->allocate_names.insert(nb::cast<std::string>(name));
@@ -105,13 +107,16 @@ void Ask(const nb::callable& prepare, const Restored& head, RestoreRequest* aske
   asked->strict = nb::cast<bool>(answer["strict"]);
   for (const nb::handle name : answer["skip"]) asked->skip.insert(nb::cast<std::string>(name));
   asked->rename = nb::cast<std::map<std::string, std::string>>(answer["rename"]);
+  return matched;
 }
 
-nb::object FromRestored(const Restored& restored) {
+/// `matched`: nobody asks for the names that were restored.
+nb::object FromRestored(const Restored& restored, bool matched) {
   nb::dict out;
   out["info"] = FromInfo(restored.info);
   out["bytes"] = restored.bytes;
-  out["restored"] = restored.restored;
+  out["count"] = restored.restored.size();
+  if (!matched) out["restored"] = restored.restored;
   out["skipped"] = restored.skipped;
   out["fallbacks"] = restored.fallbacks;
   out["skipped_tables"] = nb::list();  // where there are any, the caller says so
@@ -126,13 +131,13 @@ nb::object FromRestored(const Restored& restored) {
 /// [...], "allocate": bool, "allocate_names": [...], "strict": bool, "rename": {...}}; see
 /// RestoreRequest::prepare. What it raises is raised here.
 template <typename Outcome, typename Fn>
-Outcome RunRestore(RestoreRequest request, const nb::callable& prepare, Fn restore) {
+Outcome RunRestore(RestoreRequest request, const nb::callable& prepare, bool* matched, Fn restore) {
   MismatchReport mismatch;
   std::optional<nb::python_error> refused;
   request.prepare = [&](const Restored& head, RestoreRequest* asked) -> Status {
     const WithGil gil;
     try {
-      Ask(prepare, head, asked);
+      *matched = Ask(prepare, head, asked);
       return Status::Ok();
     } catch (nb::python_error& error) {
       refused.emplace(error);
@@ -154,13 +159,16 @@ Outcome RunRestore(RestoreRequest request, const nb::callable& prepare, Fn resto
   return *std::move(*result);
 }
 
-nb::object Load(const std::string& path, const nb::callable& prepare, bool atomic) {
+nb::object Load(const std::string& path, const nb::callable& prepare, bool atomic, bool tensors) {
   RestoreRequest request;
   request.path = path;
   request.atomic = atomic;
-  return FromRestored(
-      RunRestore<Restored>(std::move(request), prepare,
-                           [](const RestoreRequest& asked) { return LoadCheckpoint(asked); }));
+  request.list_ahead = tensors;
+  bool matched = false;
+  const auto restored =
+      RunRestore<Restored>(std::move(request), prepare, &matched,
+                           [](const RestoreRequest& asked) { return LoadCheckpoint(asked); });
+  return FromRestored(restored, matched);
 }
 
 class Manager {
@@ -186,9 +194,10 @@ class Manager {
   std::unique_ptr<Handle> Save(std::int64_t step, StateEncoder& tensors, nb::handle counters,
                                nb::handle metrics, nb::handle metadata, nb::handle lineage,
                                const std::vector<std::pair<std::string, nb::object>>& files,
-                               std::map<std::string, std::string> state_files, bool lazy,
-                               bool stream, const std::string& kind, const nb::list& tables,
-                               bool quantize, bool compress_keys) {
+                               std::map<std::string, std::string> state_files,
+                               const std::string& state_file, bool lazy, bool stream,
+                               const std::string& kind, const nb::list& tables, bool quantize,
+                               bool compress_keys) {
     SaveRequest request;
     request.kind = ToKind(kind);
     request.step = step;
@@ -209,6 +218,7 @@ class Manager {
       request.files.push_back(std::move(file));
     }
     request.state_files = std::move(state_files);
+    request.state_files[state_file] = tensors.TakeJson();
     request.lazy = lazy;
     request.stream = stream;
     UseTables(tables, {.quantize = quantize, .compress_keys = compress_keys});
@@ -230,12 +240,14 @@ class Manager {
     request.id = id;
     request.path = path;
     request.atomic = atomic;
-    const auto restored =
-        RunRestore<std::optional<Restored>>(std::move(request), prepare, [&](RestoreRequest asked) {
+    request.list_ahead = true;
+    bool matched = false;
+    const auto restored = RunRestore<std::optional<Restored>>(
+        std::move(request), prepare, &matched, [&](RestoreRequest asked) {
           return tables_->Restore(std::move(asked), {.strict = strict, .merge = merge});
         });
     if (!restored) return nb::none();
-    nb::object out = FromRestored(*restored);
+    nb::object out = FromRestored(*restored, matched);
     out["skipped_tables"] = tables_->skipped();
     return out;
   }
@@ -420,8 +432,9 @@ void DefineManager(nb::module_& module) {
       .def_static("open", &Open)
       .def("save", &Manager::Save, nb::kw_only(), nb::arg("step"), nb::arg("tensors"),
            nb::arg("counters"), nb::arg("metrics"), nb::arg("metadata"), nb::arg("lineage"),
-           nb::arg("files"), nb::arg("state_files"), nb::arg("lazy"), nb::arg("stream"),
-           nb::arg("kind"), nb::arg("tables"), nb::arg("quantize"), nb::arg("compress_keys"))
+           nb::arg("files"), nb::arg("state_files"), nb::arg("state_file"), nb::arg("lazy"),
+           nb::arg("stream"), nb::arg("kind"), nb::arg("tables"), nb::arg("quantize"),
+           nb::arg("compress_keys"))
       .def("restore", &Manager::Restore, nb::kw_only(), nb::arg("prepare"), nb::arg("step").none(),
            nb::arg("id"), nb::arg("path"), nb::arg("atomic"), nb::arg("tables") = nb::list(),
            nb::arg("strict") = true, nb::arg("merge") = false)
@@ -469,7 +482,8 @@ void DefineManager(nb::module_& module) {
                  return FetchUserFiles(checkpoint, names, directory, kind, progress);
                });
              });
-  module.def("load", &Load, nb::kw_only(), nb::arg("path"), nb::arg("prepare"), nb::arg("atomic"));
+  module.def("load", &Load, nb::kw_only(), nb::arg("path"), nb::arg("prepare"), nb::arg("atomic"),
+             nb::arg("tensors") = true);
 }
 
 }  // namespace cairn::python

@@ -10,6 +10,7 @@
 #include "src/convert.h"
 #include "src/errors.h"
 #include "src/gil.h"
+#include "src/known_state.h"
 #include "src/manager.h"
 #include "src/row_tracked.h"
 #include "src/scope.h"
@@ -21,6 +22,7 @@
 #include "src/trainer.h"
 #include "src/trial.h"
 #include "src/tune.h"
+#include "src/tune_reports.h"
 #include "src/tune_search.h"
 #include "src/waiting.h"
 
@@ -80,6 +82,7 @@ NB_MODULE(_native, module) {
   using namespace cairn::python;  // NOLINT: the module's own names
   // What still lives when the interpreter ends belongs to the process.
   nb::set_leak_warnings(false);
+  DefineKnownState(module);
   DefineStateEncoder(module);
   DefineStateMatcher(module);
   DefineManager(module);
@@ -89,6 +92,7 @@ NB_MODULE(_native, module) {
   DefineTrainer(module);
   DefineTrial(module);
   DefineTuneSearch(module);
+  DefineTuneReports(module);
   DefineTune(module);
   DefineTable(module);
   DefineRowTracked(module);

@@ -28,8 +28,18 @@ NumpyArrays& NumpyArrays::OfThisProcess() {
 }
 
 const NumpyArrays::Kind& NumpyArrays::KindOf(PyObject* dtype) {
+  // Mostly that of the array before.
+  if (last_ != nullptr && last_->keep.ptr() == dtype) return *last_;
+  last_ = &LookUp(dtype);
+  return *last_;
+}
+
+const NumpyArrays::Kind& NumpyArrays::LookUp(PyObject* dtype) {
   if (const auto found = kinds_.find(dtype); found != kinds_.end()) return found->second;
-  if (kinds_.size() >= kMaxKinds) kinds_.clear();
+  if (kinds_.size() >= kMaxKinds) {
+    last_ = nullptr;
+    kinds_.clear();
+  }
   const nb::object seen = look_up_(nb::handle(dtype));
   Kind kind;
   kind.keep = nb::borrow(dtype);

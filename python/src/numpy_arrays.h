@@ -42,10 +42,12 @@ class NumpyArrays {
     nanobind::object keep;  // the dtype object, whose address is the key
   };
   const Kind& KindOf(PyObject* dtype);
+  const Kind& LookUp(PyObject* dtype);
 
   nanobind::object ndarray_;
   nanobind::object look_up_;                   // cairn._arrays._numpy_kind
   std::unordered_map<PyObject*, Kind> kinds_;  // a handful; bounded by forgetting all
+  const Kind* last_ = nullptr;                 // of them
 };
 
 }  // namespace cairn::python

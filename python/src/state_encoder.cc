@@ -15,6 +15,8 @@
 #include "src/convert.h"
 #include "src/errors.h"
 #include "src/gil.h"
+#include "src/plain_value.h"
+#include "src/tensor_leaf.h"
 
 namespace nb = nanobind;
 
@@ -22,7 +24,6 @@ namespace cairn::python {
 namespace {
 
 constexpr int kMaxDepth = 200;
-constexpr long long kSafeInteger = 1LL << 53;
 constexpr std::size_t kNone = ~std::size_t{0};
 
 [[noreturn]] void Invalid(const std::string& message) { Raise(InvalidArgumentError(message)); }
@@ -34,20 +35,19 @@ std::string TypeName(nb::handle value) {
   return module == "builtins" ? name : module + "." + name;
 }
 
-/// The text's UTF-8; Invalid, naming the place, when it has lone surrogates.
-std::string_view Utf8(nb::handle text, const std::string& place) {
-  Py_ssize_t size = 0;
-  const char* const bytes = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
-  if (bytes == nullptr) {
-    PyErr_Clear();
-    Invalid(place + ": the text has lone surrogates and is no valid unicode");
-  }
-  return {bytes, static_cast<std::size_t>(size)};
-}
-
 bool IsBelow(std::string_view path, std::string_view top) {
   return !top.empty() && path.starts_with(top) &&
          (path.size() == top.size() || path[top.size()] == '/');
+}
+
+void AppendLeaf(const Tensor& tensor, const StateTrace::Step& step, std::string* json) {
+  AppendTensorLeaf({.name = tensor.name,
+                    .dtype = tensor.dtype,
+                    .group = tensor.group,
+                    .torch = step.kind == StateTrace::Kind::kTorch,
+                    .requires_grad = step.requires_grad,
+                    .parameter = step.parameter},
+                   tensor.shape, json);
 }
 
 }  // namespace
@@ -57,23 +57,53 @@ StateEncoder::StateEncoder(StateLayout layout)
       ordered_dict_(nb::module_::import_("collections").attr("OrderedDict")),
       arrays_(&NumpyArrays::OfThisProcess()) {}
 
-std::string StateEncoder::Encode(nb::handle state, const nb::callable& other,
-                                 const nb::callable& key, const TorchTensors& torch) {
+void StateEncoder::Encode(nb::handle state, const nb::callable& other, const nb::callable& key,
+                          const TorchTensors& torch, KnownState* known) {
   other_ = other;
   key_ = key;
   torch_ = &torch;
+  if (known != nullptr && known->wants_trace()) trace_.emplace().layout = layout_;
   json_ = R"({"cairn_state":1,"state":)";
   Node(state, 0);
   json_ += '}';
-  return std::move(json_);
+  // What others write, or what was described in Python, is described anew each time.
+  if (trace_ && !asked_ && of_others_.empty()) {
+    trace_->json = json_;
+    trace_->tensors = tensors_;
+    trace_->bytes = bytes_;
+    known->Learn(*std::move(trace_));
+  }
 }
 
-std::string StateEncoder::Place() const { return path_.empty() ? "the state" : path_; }
+bool StateEncoder::EncodeKnown(nb::handle state, const nb::callable& other,
+                               const TorchTensors& torch, KnownState* known) {
+  KnownState::Found found;
+  if (!known->Describe(state, layout_, other, torch, asked_, &found)) return false;
+  json_ = std::move(found.json);
+  tensors_ = std::move(found.tensors);
+  keep_ = std::move(found.keep);
+  bytes_ = found.bytes;
+  return true;
+}
+
+void StateEncoder::NoteText(std::size_t begin) {
+  if (!trace_) return;
+  trace_->steps.push_back({.kind = StateTrace::Kind::kText, .first = begin, .end = json_.size()});
+}
+
+void StateEncoder::NoteContainer(StateTrace::Kind kind, std::size_t count) {
+  if (trace_) trace_->steps.push_back({.kind = kind, .first = count});
+}
+
+void StateEncoder::NoteKey(nb::handle key) {
+  if (trace_) trace_->keys.push_back(nb::borrow(key));
+}
 
 void StateEncoder::Node(nb::handle value, int depth) {
   PyObject* const p = value.ptr();
-  if (Plain(p)) return;
-  if (arrays_->IsArray(value)) {
+  if (const std::size_t begin = json_.size(); AppendPlainValue(p, path_, &json_)) {
+    NoteText(begin);
+  } else if (arrays_->IsArray(value)) {
     if (!Array(value)) Other(value, depth);
   } else if (torch_->IsTensor(value)) {
     if (!TorchTensor(value)) Other(value, depth);
@@ -85,62 +115,13 @@ void StateEncoder::Node(nb::handle value, int depth) {
   }
 }
 
-bool StateEncoder::Plain(PyObject* value) {
-  if (value == Py_None) {
-    json_ += "null";
-  } else if (value == Py_True) {
-    json_ += "true";
-  } else if (value == Py_False) {
-    json_ += "false";
-  } else if (PyUnicode_CheckExact(value)) {
-    AppendJsonString(Utf8(value, Place()), &json_);
-  } else if (PyLong_CheckExact(value)) {
-    Integer(value);
-  } else if (PyFloat_CheckExact(value)) {
-    Float(PyFloat_AS_DOUBLE(value));
-  } else {
-    return false;
-  }
-  return true;
-}
-
-void StateEncoder::Integer(PyObject* value) {
-  int overflow = 0;
-  const long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
-  if (overflow == 0 && -kSafeInteger <= number && number <= kSafeInteger) {
-    json_ += std::to_string(number);
-    return;
-  }
-  const nb::object hex = nb::steal(PyNumber_ToBase(value, 16));
-  if (!hex.is_valid()) throw nb::python_error();
-  json_ += R"({"int":")";
-  json_ += nb::cast<std::string_view>(hex);
-  json_ += "\"}";
-}
-
-void StateEncoder::Float(double value) {
-  if (std::isfinite(value)) {  // the fewest digits that read back to the same bits
-    const std::unique_ptr<char, void (*)(void*)> text(
-        PyOS_double_to_string(value, 'r', 0, Py_DTSF_ADD_DOT_0, nullptr), PyMem_Free);
-    if (text == nullptr) throw nb::python_error();
-    json_ += text.get();
-    return;
-  }
-  char digits[17];
-  std::snprintf(digits, sizeof digits, "%016llx",
-                static_cast<unsigned long long>(std::bit_cast<std::uint64_t>(value)));
-  json_ += R"({"float":")";
-  json_ += digits;
-  json_ += "\"}";
-}
-
 void StateEncoder::Container(nb::handle value, int depth) {
   if (depth >= kMaxDepth) {
     Invalid(path_.substr(0, 200) + "…: nested deeper than " + std::to_string(kMaxDepth) +
             " levels");
   }
   if (std::find(open_.begin(), open_.end(), value.ptr()) != open_.end()) {
-    Invalid(Place() + ": the " + TypeName(value) + " contains itself");
+    Invalid(PlaceName(path_) + ": the " + TypeName(value) + " contains itself");
   }
   open_.push_back(value.ptr());
   if (PyDict_Check(value.ptr())) {
@@ -171,6 +152,8 @@ void StateEncoder::Dict(nb::handle value, int depth) {
   const nb::object items = nb::steal(PyMapping_Items(value.ptr()));
   if (!items.is_valid()) throw nb::python_error();
   const Py_ssize_t count = PyList_GET_SIZE(items.ptr());
+  NoteContainer(ordered ? StateTrace::Kind::kOrderedDict : StateTrace::Kind::kDict,
+                static_cast<std::size_t>(count));
   for (Py_ssize_t i = 0; i < count; ++i) {
     if (!PyUnicode_CheckExact(PyTuple_GET_ITEM(PyList_GET_ITEM(items.ptr(), i), 0))) {
       ItemsOfDict(items, ordered ? "odict_items" : "dict_items", depth);
@@ -181,7 +164,8 @@ void StateEncoder::Dict(nb::handle value, int depth) {
   json_ += ordered ? R"({"odict":{)" : R"({"dict":{)";
   for (Py_ssize_t i = 0; i < count; ++i) {
     PyObject* const pair = PyList_GET_ITEM(items.ptr(), i);
-    const std::string_view key = Utf8(PyTuple_GET_ITEM(pair, 0), Place());
+    const std::string_view key = Utf8(PyTuple_GET_ITEM(pair, 0), path_);
+    NoteKey(PyTuple_GET_ITEM(pair, 0));
     if (i > 0) json_ += ',';
     AppendJsonString(key, &json_);
     json_ += ':';
@@ -197,11 +181,11 @@ void StateEncoder::ItemsOfDict(const nb::object& items, const char* tag, int dep
   bool first = true;
   for (const nb::handle pair : items) {
     const nb::handle key = PyTuple_GET_ITEM(pair.ptr(), 0);
-    const std::string place = path_.empty() ? "" : path_;
     const auto name = nb::cast<std::string>(nb::str(key));
+    NoteKey(key);
     if (!std::exchange(first, false)) json_ += ',';
     json_ += '[';
-    json_ += nb::cast<std::string_view>(key_(key, place));
+    json_ += nb::cast<std::string_view>(key_(key, path_));
     json_ += ',';
     Child(name, PyTuple_GET_ITEM(pair.ptr(), 1), depth);
     json_ += ']';
@@ -212,6 +196,8 @@ void StateEncoder::ItemsOfDict(const nb::object& items, const char* tag, int dep
 void StateEncoder::Sequence(nb::handle value, int depth) {
   const bool tuple = PyTuple_CheckExact(value.ptr());
   json_ += tuple ? R"({"tuple":[)" : "[";
+  NoteContainer(tuple ? StateTrace::Kind::kTuple : StateTrace::Kind::kList,
+                static_cast<std::size_t>(PySequence_Size(value.ptr())));
   // Asked anew each time: what `other` calls may change the list.
   for (Py_ssize_t i = 0; i < PySequence_Size(value.ptr()); ++i) {
     const nb::object item = nb::steal(PySequence_GetItem(value.ptr(), i));
@@ -225,13 +211,18 @@ void StateEncoder::Sequence(nb::handle value, int depth) {
 void StateEncoder::Other(nb::handle value, int depth) {
   if (depth > 2 * kMaxDepth) Invalid(path_.substr(0, 200) + "…: nested too deeply");
   const nb::object answer = other_(value, path_, depth);
+  const std::size_t begin = json_.size();
   if (PyUnicode_Check(answer.ptr())) {
-    json_ += Utf8(answer, Place());
+    json_ += Utf8(answer, path_);
+    NoteText(begin);
     return;
   }
   json_ += nb::cast<std::string_view>(answer[0]);
+  NoteText(begin);
   Node(answer[1], depth + 1);
+  const std::size_t behind = json_.size();
   json_ += nb::cast<std::string_view>(answer[2]);
+  NoteText(behind);
 }
 
 bool StateEncoder::Array(nb::handle value) {
@@ -241,7 +232,7 @@ bool StateEncoder::Array(nb::handle value) {
   tensor.dtype = array.dtype;
   tensor.shape.assign(array.shape.begin(), array.shape.end());
   tensor.data = array.data;
-  AddArray(std::move(tensor), false, array.bytes, value, {});
+  AddArray(std::move(tensor), {.kind = StateTrace::Kind::kNumpy}, array.bytes, value);
   return true;
 }
 
@@ -252,36 +243,40 @@ bool StateEncoder::TorchTensor(nb::handle value) {
   tensor.dtype = plain.dtype;
   tensor.shape = std::move(plain.shape);
   tensor.data = plain.data;
-  std::string note;
-  if (plain.requires_grad) note += R"(,"requires_grad":true)";
-  if (plain.parameter) note += R"(,"parameter":true)";
-  AddArray(std::move(tensor), true, plain.bytes, plain.keep, note);
+  AddArray(std::move(tensor),
+           {.kind = StateTrace::Kind::kTorch,
+            .requires_grad = plain.requires_grad,
+            .parameter = plain.parameter},
+           plain.bytes, plain.keep);
   return true;
 }
 
-const Tensor* StateEncoder::Tied(const Tensor& tensor, bool torch) const {
+std::optional<std::size_t> StateEncoder::Tied(const Tensor& tensor, bool torch) const {
   const auto found = by_memory_.find(tensor.data);
-  if (found == by_memory_.end()) return nullptr;
+  if (found == by_memory_.end()) return std::nullopt;
   for (std::size_t i = found->second; i != kNone; i = seen_[i].before) {
-    const Seen& seen = seen_[i];
-    const Tensor& other = seen.written_here ? tensors_[seen.index] : of_others_[seen.index];
+    const Tensor& other = TensorOf(seen_[i]);
     if (other.dtype == tensor.dtype && other.shape == tensor.shape && other.group == tensor.group &&
-        seen.torch == torch) {
-      return &other;
+        seen_[i].torch == torch) {
+      return i;
     }
   }
-  return nullptr;
+  return std::nullopt;
 }
 
-void StateEncoder::AddArray(Tensor tensor, bool torch, std::uint64_t bytes, nb::handle keep,
-                            std::string_view note) {
+void StateEncoder::AddArray(Tensor tensor, StateTrace::Step step, std::uint64_t bytes,
+                            nb::handle keep) {
+  const bool torch = step.kind == StateTrace::Kind::kTorch;
   tensor.group = GroupOf(path_);
-  if (const Tensor* tied = bytes > 0 ? Tied(tensor, torch) : nullptr) {
-    ArrayLeaf(*tied, torch, note);
+  if (const auto tied = bytes > 0 ? Tied(tensor, torch) : std::nullopt) {
+    AppendLeaf(TensorOf(seen_[*tied]), step, &json_);
+    step.first = seen_[*tied].index;
+    step.tied = true;
+    if (trace_) trace_->steps.push_back(step);
     return;
   }
-  tensor.name = UniqueName(TensorName(path_, tensor.group));
-  ArrayLeaf(tensor, torch, note);
+  tensor.name = MakeUnique(TensorName(path_, tensor.group));
+  AppendLeaf(tensor, step, &json_);
   const bool here = !layout_.common || layout_.rank == 0 || tensor.group == TensorGroup::kState;
   std::vector<Tensor>& all = here ? tensors_ : of_others_;
   if (here) bytes_ += bytes;
@@ -293,26 +288,17 @@ void StateEncoder::AddArray(Tensor tensor, bool torch, std::uint64_t bytes, nb::
     seen_.push_back({all.size(), here, torch, fresh ? kNone : it->second});
     it->second = seen_.size() - 1;
   }
+  step.first = all.size();
+  if (trace_) trace_->steps.push_back(step);
   all.push_back(std::move(tensor));
 }
 
-void StateEncoder::ArrayLeaf(const Tensor& tensor, bool torch, std::string_view note) {
-  json_ += R"({"tensor":{"name":)";
-  AppendJsonString(tensor.name, &json_);
-  json_ += R"(,"dtype":")";
-  json_ += DTypeName(tensor.dtype);
-  json_ += R"(","shape":[)";
-  for (std::size_t i = 0; i < tensor.shape.size(); ++i) {
-    if (i > 0) json_ += ',';
-    json_ += std::to_string(tensor.shape[i]);
-  }
-  json_ += torch ? R"(],"kind":"torch")" : R"(],"kind":"numpy")";
-  if (tensor.group == TensorGroup::kState) json_ += R"(,"group":"state")";
-  json_ += note;
-  json_ += "}}";
+std::string StateEncoder::UniqueName(std::string name) {
+  asked_ = true;
+  return MakeUnique(std::move(name));
 }
 
-std::string StateEncoder::UniqueName(std::string name) {
+std::string StateEncoder::MakeUnique(std::string name) {
   const std::string base = name;
   if (name.empty()) name = "value";
   for (int number = 2; !names_.insert(name).second; ++number) {
@@ -336,6 +322,7 @@ std::string StateEncoder::TensorName(std::string_view path, TensorGroup group) c
 }
 
 void StateEncoder::Add(nb::handle described, nb::handle keep, std::uint64_t bytes) {
+  asked_ = true;
   tensors_.push_back(ToTensor(described));
   keep_.append(keep);
   bytes_ += bytes;
@@ -373,11 +360,22 @@ void DefineStateEncoder(nb::module_& module) {
       .def(
           "encode",
           [](StateEncoder& self, nb::handle state, const nb::callable& other,
-             const nb::callable& key, nb::handle tensor_type, nb::handle tensor) {
-            return self.Encode(state, other, key, TorchTensors(tensor_type, tensor));
+             const nb::callable& key, nb::handle tensor_type, nb::handle tensor,
+             nb::handle parameter, KnownState* known) {
+            self.Encode(state, other, key, TorchTensors(tensor_type, tensor, parameter), known);
           },
           nb::arg("state").none(), nb::arg("other"), nb::arg("key"), nb::arg("tensor_type").none(),
-          nb::arg("tensor").none())
+          nb::arg("tensor").none(), nb::arg("parameter").none(),
+          nb::arg("known").none() = nb::none())
+      .def(
+          "encode_known",
+          [](StateEncoder& self, nb::handle state, const nb::callable& other,
+             nb::handle tensor_type, nb::handle tensor, nb::handle parameter, KnownState& known) {
+            return self.EncodeKnown(state, other, TorchTensors(tensor_type, tensor, parameter),
+                                    &known);
+          },
+          nb::arg("state").none(), nb::arg("other"), nb::arg("tensor_type").none(),
+          nb::arg("tensor").none(), nb::arg("parameter").none(), nb::arg("known"))
       .def("unique_name", &StateEncoder::UniqueName)
       .def("group_of",
            [](const StateEncoder& self, std::string_view path) {
@@ -390,6 +388,7 @@ void DefineStateEncoder(nb::module_& module) {
            })
       .def("add", &StateEncoder::Add)
       .def("digest", &StateEncoder::Digest)
+      .def_prop_ro("json", &StateEncoder::json)
       .def_prop_ro("keep", &StateEncoder::keep)
       .def_prop_ro("nbytes", &StateEncoder::bytes);
 }

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -12,19 +13,11 @@
 
 #include <cairn/checkpoint_manager.h>
 
+#include "src/known_state.h"
 #include "src/numpy_arrays.h"
 #include "src/torch_tensors.h"
 
 namespace cairn::python {
-
-/// Which participant writes which arrays of a state, and under which names: cairn._tree.Layout.
-struct StateLayout {
-  int rank = 0;
-  std::string participant;
-  std::string own;      // a subtree that is each participant's own, also rank 0's
-  bool common = false;  // the rest is alike everywhere: rank 0 writes it, others refer to it
-  std::string plain;    // a subtree whose tensors are named without its own name
-};
 
 /// Walks a nested Python state once: arrays become described tensors, all else JSON (state.json,
 /// docs/format/state.md). Containers, plain values, plain NumPy arrays and plain tensors of torch
@@ -33,11 +26,16 @@ class StateEncoder {
  public:
   explicit StateEncoder(StateLayout layout);
 
-  /// The state's JSON. Raises cairn.Invalid, naming the place, for what cannot be stored.
+  /// Describes the state. Raises cairn.Invalid, naming the place, for what cannot be stored.
   /// `other(value, path, depth)` gives JSON text, or a tuple (text before, value, text after) with
   /// a value to walk instead; `key(key, path)` gives the JSON text of a dict's key that is no str.
-  std::string Encode(nanobind::handle state, const nanobind::callable& other,
-                     const nanobind::callable& key, const TorchTensors& torch);
+  /// `known` (may be null) learns what is found.
+  void Encode(nanobind::handle state, const nanobind::callable& other,
+              const nanobind::callable& key, const TorchTensors& torch, KnownState* known);
+  /// The same for a state that differs from the known one in values alone; false: it does not, and
+  /// another encoder is to be asked to encode it.
+  bool EncodeKnown(nanobind::handle state, const nanobind::callable& other,
+                   const TorchTensors& torch, KnownState* known);
 
   // For `other`.
   /// A name that no tensor has yet. Raises cairn.Invalid when it is no valid unicode.
@@ -48,6 +46,8 @@ class StateEncoder {
   /// A tensor as ToTensors wants it; `keep` owns its memory.
   void Add(nanobind::handle described, nanobind::handle keep, std::uint64_t bytes);
 
+  const std::string& json() const { return json_; }  // of the state
+  std::string TakeJson() { return std::move(json_); }
   /// Hands the tensors over.
   std::vector<Tensor> TakeTensors() { return std::move(tensors_); }
   nanobind::list keep() const { return keep_; }
@@ -66,9 +66,6 @@ class StateEncoder {
   };
 
   void Node(nanobind::handle value, int depth);
-  bool Plain(PyObject* value);
-  void Integer(PyObject* value);
-  void Float(double value);
   void Container(nanobind::handle value, int depth);
   void Dict(nanobind::handle value, int depth);
   /// So many values come next, which may be arrays.
@@ -80,14 +77,18 @@ class StateEncoder {
   bool TorchTensor(nanobind::handle value);
   /// An array of either kind, at the place where we are: its dtype, shape and data are known.
   /// `keep` owns its memory; `note` is what the file does not say of it, as JSON members.
-  void AddArray(Tensor tensor, bool torch, std::uint64_t bytes, nanobind::handle keep,
-                std::string_view note);
-  /// The array that is stored already, as this one: the same memory, seen the same way.
-  const Tensor* Tied(const Tensor& tensor, bool torch) const;
-  void ArrayLeaf(const Tensor& tensor, bool torch, std::string_view note);
+  void AddArray(Tensor tensor, StateTrace::Step step, std::uint64_t bytes, nanobind::handle keep);
+  /// Which of seen_ is stored already, as this one: the same memory, seen the same way.
+  std::optional<std::size_t> Tied(const Tensor& tensor, bool torch) const;
+  const Tensor& TensorOf(const Seen& seen) const {
+    return seen.written_here ? tensors_[seen.index] : of_others_[seen.index];
+  }
+  void NoteText(std::size_t begin);
+  void NoteContainer(StateTrace::Kind kind, std::size_t count);
+  void NoteKey(nanobind::handle key);
+  std::string MakeUnique(std::string name);
   /// Walks `value` with `key` added to the path.
   void Child(std::string_view key, nanobind::handle value, int depth);
-  std::string Place() const;
 
   const StateLayout layout_;
   nanobind::handle other_;  // while Encode runs: to own them would make a cycle
@@ -105,6 +106,8 @@ class StateEncoder {
   std::unordered_map<const void*, std::size_t> by_memory_;  // → the last of seen_
   nanobind::list keep_;
   std::uint64_t bytes_ = 0;
+  bool asked_ = false;               // `other` described something itself
+  std::optional<StateTrace> trace_;  // of the walk, where somebody wants it
 };
 
 void DefineStateEncoder(nanobind::module_& module);

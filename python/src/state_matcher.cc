@@ -10,6 +10,7 @@
 #include "format/json_cursor.h"
 #include "src/convert.h"
 #include "src/numpy_arrays.h"
+#include "src/tensor_leaf.h"
 #include "src/torch_tensors.h"
 
 namespace nb = nanobind;
@@ -25,7 +26,11 @@ class StateMatcher {
         out_(out),
         torch_(torch),
         arrays_(&NumpyArrays::OfThisProcess()),
-        ordered_dict_(nb::module_::import_("collections").attr("OrderedDict")) {}
+        ordered_dict_(nb::module_::import_("collections").attr("OrderedDict")) {
+    const std::size_t arrays = text.size() / kBytesOfLeaf;
+    filled_.reserve(arrays);
+    out_->tensors_.reserve(arrays);
+  }
 
   bool Run(nb::handle given) {
     std::uint64_t version = 0;
@@ -35,12 +40,23 @@ class StateMatcher {
   }
 
  private:
+  static constexpr std::size_t kBytesOfLeaf = 80;  // about
+
   bool Key(std::string_view expected) {
     return cursor_.ReadString(&text_, &scratch_) && text_ == expected && cursor_.Expect(':');
   }
 
   /// `container[key]` is where `given` stands; no container: it cannot be replaced there.
   bool Node(nb::handle given, nb::handle container, nb::handle key) {
+    PlainTensor memory;
+    const bool array = Memory(given, &memory);
+    if (array && LooksAsNow(memory, torch_.IsTensor(given))) {
+      return Fill({.name = path_,
+                   .dtype = memory.dtype,
+                   .shape = std::move(memory.shape),
+                   .data = memory.data},
+                  memory.bytes);
+    }
     const char next = cursor_.Peek();
     if (next == '[') return PyList_CheckExact(given.ptr()) && Sequence(given, given);
     if (next != '{') return Scalar(given, container, key);
@@ -49,7 +65,7 @@ class StateMatcher {
     if (!cursor_.Expect(':')) return false;
     bool alike = false;
     if (tag == "tensor") {
-      alike = Tensor(given);
+      alike = array && Tensor(memory);
     } else if (tag == "dict" || tag == "odict") {
       alike = Dict(given);
     } else if (tag == "tuple") {
@@ -75,8 +91,8 @@ class StateMatcher {
         PyErr_Clear();
         return false;
       }
-      if (!Key({name, static_cast<std::size_t>(size)})) return false;
-      if (!Node(PyTuple_GET_ITEM(pair, 1), given, key)) return false;
+      const std::string_view text(name, static_cast<std::size_t>(size));
+      if (!Key(text) || !Child(text, PyTuple_GET_ITEM(pair, 1), given, key)) return false;
     }
     return cursor_.Expect('}');
   }
@@ -89,7 +105,7 @@ class StateMatcher {
       const nb::object item = nb::steal(PySequence_GetItem(given.ptr(), i));
       if (!item.is_valid()) throw nb::python_error();
       const nb::object key = container.is_valid() ? nb::object(nb::int_(i)) : nb::object();
-      if (!Node(item, container, key)) return false;
+      if (!Child(std::to_string(i), item, container, key)) return false;
     }
     return cursor_.Expect(']');
   }
@@ -104,14 +120,39 @@ class StateMatcher {
     return true;
   }
 
-  bool Tensor(nb::handle given) {
+  bool Child(std::string_view name, nb::handle given, nb::handle container, nb::handle key) {
+    const std::size_t length = path_.size();
+    if (length > 0) path_ += '/';
+    path_ += name;
+    const bool alike = Node(given, container, key);
+    path_.resize(length);
+    return alike;
+  }
+
+  /// Takes what a save of this array, at this place, would write: then nothing need be parsed. A
+  /// stored name may differ from the place, and notes from those of the array now.
+  bool LooksAsNow(const PlainTensor& memory, bool torch) {
+    leaf_.clear();
+    AppendTensorLeaf({.name = path_,
+                      .dtype = memory.dtype,
+                      .torch = torch,
+                      .requires_grad = memory.requires_grad,
+                      .parameter = memory.parameter},
+                     memory.shape, &leaf_);
+    return cursor_.ConsumeText(leaf_);
+  }
+
+  bool Tensor(const PlainTensor& memory) {
     MutableTensor tensor;
-    PlainTensor memory;
-    if (!StoredTensor(&tensor) || !Memory(given, &memory)) return false;
+    if (!StoredTensor(&tensor)) return false;
     if (memory.dtype != tensor.dtype || memory.shape != tensor.shape) return false;
     tensor.data = memory.data;
-    if (memory.bytes > 0) {  // tied arrays are filled once, and only by what was tied when stored
-      const auto [first, is_new] = filled_.emplace(memory.data, out_->tensors_.size());
+    return Fill(std::move(tensor), memory.bytes);
+  }
+
+  bool Fill(MutableTensor tensor, std::uint64_t bytes) {
+    if (bytes > 0) {  // tied arrays are filled once, and only by what was tied when stored
+      const auto [first, is_new] = filled_.emplace(tensor.data, out_->tensors_.size());
       if (!is_new) {
         const MutableTensor& other = out_->tensors_[first->second];
         return other.name == tensor.name && other.group == tensor.group &&
@@ -188,6 +229,8 @@ class StateMatcher {
   const nb::object ordered_dict_;
   std::string_view text_;  // the string read last
   std::string scratch_;
+  std::string path_;  // of the node: keys from the root
+  std::string leaf_;
   std::unordered_map<const void*, std::size_t> filled_;  // memory → index of what fills it
 };
 
@@ -213,12 +256,13 @@ void DefineStateMatcher(nb::module_& module) {
       .def("put_values", &MatchedState::PutValues);
   module.def(
       "match_state",
-      [](const nb::bytes& text, nb::handle given, nb::handle tensor_type, nb::handle tensor) {
+      [](const nb::bytes& text, nb::handle given, nb::handle tensor_type, nb::handle tensor,
+         nb::handle parameter) {
         return MatchedState::Match({text.c_str(), text.size()}, given,
-                                   TorchTensors(tensor_type, tensor));
+                                   TorchTensors(tensor_type, tensor, parameter));
       },
       nb::arg("text"), nb::arg("given"), nb::arg("tensor_type") = nb::none(),
-      nb::arg("tensor") = nb::none());
+      nb::arg("tensor") = nb::none(), nb::arg("parameter") = nb::none());
 }
 
 }  // namespace cairn::python

@@ -148,7 +148,9 @@ def test_big_endian_arrays_keep_their_order(round_trip, directory, dtype):
 
 
 @pytest.mark.parametrize("dtype", [">i4", ">f8", ">c16", ">M8[s]"])
-@pytest.mark.parametrize("view", [np.transpose, np.asfortranarray, lambda a: a[::-1], lambda a: a[:, ::2]])
+@pytest.mark.parametrize(
+    "view", [np.transpose, np.asfortranarray, lambda a: a[::-1], lambda a: a[:, ::2]]
+)
 def test_views_of_big_endian_arrays_are_stored_by_value(round_trip, dtype, view):
     array = view(np.arange(12).reshape(3, 4).astype(dtype))
     state = {"a": array, "number": array[0, 0:1].reshape(())}
@@ -368,7 +370,9 @@ def tensors_of_many_kinds(rng):
     weight = torch.nn.Parameter(torch.arange(6.0).reshape(2, 3))
     complex_ = torch.tensor([1 + 2j, 3 - 4j])
     state = {
-        f"{dtype} {shape}": torch_tensor(dtype, shape, rng) for dtype in TORCH_DTYPES for shape in SHAPES
+        f"{dtype} {shape}": torch_tensor(dtype, shape, rng)
+        for dtype in TORCH_DTYPES
+        for shape in SHAPES
     }
     return {
         **state,
@@ -400,8 +404,17 @@ def test_plain_tensors_are_described_as_all_others(rng, monkeypatch):
         both = {"state": state, "own": {"weight": state["weight"]}}
         quick = _tree.encode(both, layout)
         with monkeypatch.context() as patch:
-            patch.setattr(_arrays, "plain_torch", lambda value: None)
+            # As with a torch that has no functions of DLPack for C, then as all that is not plain.
+            patch.setattr(
+                _arrays, "torch_tensors", lambda: (torch.Tensor, _arrays.plain_torch, None)
+            )
+            called = _tree.encode(both, layout)
+            patch.setattr(
+                _arrays, "torch_tensors", lambda: (torch.Tensor, lambda value: None, None)
+            )
             asked = _tree.encode(both, layout)
+        assert quick.json == called.json
+        assert quick.tensors.digest() == called.tensors.digest()
         assert quick.json == asked.json
         assert quick.nbytes == asked.nbytes
         assert quick.tensors.digest() == asked.tensors.digest()

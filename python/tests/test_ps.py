@@ -866,3 +866,36 @@ def test_the_next_job_begins_with_what_trainer_0_saved(tmp_path):
     assert dense.pull().tobytes() == values.tobytes()
     for server in second:
         server.stop()
+
+
+def test_persistables_are_saved_in_a_relative_directory_too(client, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    bias = client.dense("bias", np.zeros(3), optimizer=cairn.optimizers.SGD(1.0))
+    bias.push(np.ones(3))
+    client.end_step()
+    for _ in range(2):
+        saved = cairn.io.save_persistables("result", client)
+        assert saved.names == ["bias"]
+        assert saved.bytes == saved.info.bytes > 0
+    assert os.path.samefile(saved.info.path, tmp_path / "result" / os.path.basename(saved.info.path))
+
+
+def test_a_learning_rate_that_the_servers_would_not_see_is_refused(client):
+    users = client.table("users", 2, optimizer=cairn.optimizers.SGD(0.5))
+    assert users.learning_rate == 0.5
+    with pytest.raises(cairn.Invalid, match="servers.*optimizer"):
+        users.learning_rate = 0.1
+    assert users.learning_rate == 0.5
+
+
+def test_a_client_is_told_why_its_server_has_given_up(tmp_path):
+    with cairn.ps.Server(tmp_path / "run", load=tmp_path / "nothing") as server:
+        with pytest.raises(cairn.Error):
+            server.wait()
+        with pytest.raises(cairn.Unavailable, match="given up.*nothing"):
+            cairn.ps.Client(f"127.0.0.1:{server.port}", reconnect_timeout=0.5)
+
+
+def test_a_dense_variable_needs_a_name(client):
+    with pytest.raises(cairn.Invalid, match="needs a name"):
+        client.dense("", np.zeros(1), optimizer=ADAGRAD)

@@ -175,6 +175,39 @@ def test_increments_must_be_saved_by_somebody(tmp_path):
     assert os.listdir(tmp_path / "export") == ["1"]
 
 
+def test_an_estimator_exports_what_an_earlier_process_trained(tmp_path):
+    """A script that only exports: its estimator was never told to train."""
+    users, w = table("users"), np.ones(DIM, np.float32)
+
+    def estimator(directory, increments):
+        def model_fn(features, labels, mode, params):
+            hook = train.CheckpointSaverHook(
+                directory, save_steps=100, incremental_save_steps=increments
+            )
+            return train.EstimatorSpec(
+                mode,
+                train_op=lambda: users.assign([features], np.ones((1, DIM))),
+                training_chief_hooks=[hook],
+            )
+
+        return train.Estimator(model_fn, directory, tables=[users], state={"w": w})
+
+    def receiver():
+        feeds = ["user", "item", "x"]
+        return train.ServingInputReceiver(graph(), feeds, ["score"], tables={"user": users})
+
+    trained = {name: tmp_path / name for name in ("with", "without")}
+    estimator(trained["with"], 1).train(lambda: [(1, None), (2, None)])
+    estimator(trained["without"], None).train(lambda: [(1, None), (2, None)])
+    estimator(trained["with"], 1).export_saved_model(tmp_path / "export", receiver, True)
+    with pytest.raises(cairn.Invalid, match="no increments in .*without"):
+        estimator(trained["without"], None).export_saved_model(tmp_path / "export", receiver, True)
+    with pytest.raises(cairn.Invalid, match="no increments in .*nothing"):
+        estimator(tmp_path / "nothing", 1).export_saved_model(tmp_path / "export", receiver, True)
+    assert not (tmp_path / "nothing").exists()
+    assert os.listdir(tmp_path / "export") == ["1"]
+
+
 def test_a_manager_may_save_the_increments(tmp_path):
     job = Job(tmp_path / "run")
     saved = {"state": {"w": job.w}}

@@ -22,6 +22,14 @@ from ._train import TrainContext
 
 log = logging.getLogger("cairn.core")
 
+# Parts of Determined's context that are not here, and what to write instead.
+_INSTEAD = {
+    "searcher": "a script trains to its end, and the master asks it to stop by ctx.preempt.should_preempt(); "
+    "progress is ctx.train.report_progress(f)",
+    "profiler": "report what you measure: ctx.train.report_metrics('machine', steps, {…})",
+    "experimental": "nothing of it is here",
+}
+
 _EXIT_TERMINATED = 143  # 128 + SIGTERM, as a shell says it
 
 
@@ -242,6 +250,10 @@ class Context:
         except Error as failure:
             print(f"cairn: {failure}", file=sys.stderr)
 
+    def __getattr__(self, name: str) -> Any:
+        hint = f": {_INSTEAD[name]}" if name in _INSTEAD else ""
+        raise AttributeError(f"the context of core.init has no {name}{hint}")
+
     def __repr__(self) -> str:
         return f"Context({self.storage!r}, {self.distributed!r})"
 
@@ -249,6 +261,7 @@ class Context:
 def init(
     *,
     storage: Optional[str] = None,
+    checkpoint_storage: Optional[str] = None,
     distributed: Optional[DistributedContext] = None,
     preempt_mode: PreemptMode = PreemptMode.WorkersAskChief,
     keep_last: Optional[int] = 3,
@@ -270,6 +283,7 @@ def init(
     Args:
         storage: directory or URL of the checkpoints. None: CAIRN_STORAGE, or ./cairn-<script name>.
             Under a master the experiment decides.
+        checkpoint_storage: the same, as scripts for Determined call it.
         distributed: the ranks. None: from the variables of Cairn's launcher, torchrun or MPI.
         preempt_mode: who asks whether to stop; see PreemptMode.
         keep_last, keep_best, score, order, keep_every: which checkpoints stay, as for
@@ -286,6 +300,9 @@ def init(
     ...     print(ctx.latest_checkpoint, ctx.distributed.rank, ctx.info)
     None 0 None
     """
+    if storage is not None and checkpoint_storage is not None:
+        raise Invalid("storage and checkpoint_storage are two names of one thing: give one")
+    storage = checkpoint_storage if storage is None else storage
     if external_id is not None:
         text_argument(external_id, "external_id")
     if distributed is not None and not isinstance(distributed, DistributedContext):
