@@ -321,7 +321,9 @@ class CheckpointManager {
   virtual Status WaitAll() = 0;
   virtual Status Pin(const std::string& id) = 0;
   virtual Status Unpin(const std::string& id) = 0;
-  /// Adds metrics to a committed checkpoint (a validation that came later) and applies retention.
+  /// Adds metrics to a committed checkpoint (a validation that came later) and applies retention. A
+  /// read-only manager may do it beside a living writer, which looks before it removes; Aborted
+  /// when the checkpoint is gone by then.
   virtual Status AddMetrics(const std::string& id, Value metrics) = 0;
   /// FailedPrecondition, naming them, while increments build on it: those go first.
   virtual Status Delete(const std::string& id) = 0;

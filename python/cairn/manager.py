@@ -614,6 +614,8 @@ class CheckpointManager:
     def add_metrics(self, id: str, metrics: Mapping[str, Any]) -> None:
         """Adds metrics that came later (a validation) and applies retention.
 
+        A manager with read_only=True may do it while another process trains: that one looks before it removes.
+
         >>> import cairn
         >>> with cairn.CheckpointManager("runs/a", keep_last=1, keep_best=1, score="accuracy") as m:
         ...     for step, accuracy in enumerate([0.7, 0.9, 0.8]):

@@ -23,7 +23,7 @@ import threading
 import time
 
 import pytest
-from master_process import EXAMPLES, PATIENCE_SECONDS, Refused, postgresql, running_master
+from master_process import ENDED, EXAMPLES, PATIENCE_SECONDS, Refused, postgresql, running_master
 
 WHOLE = [(step, step) for step in range(10, 101, 10)]
 EXPERIMENTS = 3
@@ -35,6 +35,7 @@ DEAF = "deaf"
 BEGAN = "run_began"  # a note
 EVERY_STEP = ("trial_created", *STEPS, BEGAN, "cancel_requested", "kill_requested", "signalled")
 AIM_SECONDS = 2
+ANOTHER_TRY_SECONDS = 20
 # Fewer kills than so many for each step may miss one by chance.
 ENOUGH_KILLS = 20 * len(STEPS)
 NEWEST = "SELECT kind FROM (SELECT seq, kind FROM events UNION ALL SELECT seq, 'report' FROM reports) AS all_events ORDER BY seq DESC LIMIT 1"
@@ -173,6 +174,10 @@ def test_fault_script(tmp_path, database):
             print(round_of(master, 11))
 
 
+class NotCreated(Exception):
+    """The master ended before it answered."""
+
+
 class Victims:
     """Brings about each step of the protocol in a master that ends at it."""
 
@@ -180,38 +185,46 @@ class Victims:
         self.master = master
 
     def create(self, entrypoint, *changes):
+        """The new experiment's id. Not looked up as the newest one: commands that a master left unanswered try again at the next."""
         command = ("e", "create", EXAMPLES / "2_checkpoints.yaml", EXAMPLES, "--json")
         for change in (f"entrypoint={entrypoint}", "max_restarts=1000", *changes):
             command += ("--config", change)
-        self.master.cli(*command, check=False)
+        created = self.master.cli(*command, check=False)
+        if created.returncode != 0:
+            raise NotCreated(created.stderr)
+        return json.loads(created.stdout)["id"]
 
     def ask(self, experiment, action):
         self.master.post(f"/api/v1/experiments/{experiment}/{action}")
 
-    def newest(self):
-        return self.master.get("/api/v1/experiments?limit=1&sort=id&order=desc")["experiments"][0]["id"]
-
     def running(self):
         """An experiment whose process trains; it takes a while."""
-        self.create("python3 2_checkpoints.py 0.05")
-        experiment = self.newest()
-        self.master.wait_state(experiment, "RUNNING")
+        experiment = self.create("python3 2_checkpoints.py 0.05")
+        self.master.wait_state(experiment, "RUNNING", *ENDED)
         return experiment
 
-    def bring_about(self, step):
-        with contextlib.suppress(OSError, http.client.HTTPException, Refused):  # it ends meanwhile
-            if step not in (*PAUSES, "run_exited", "cancel_requested", "kill_requested", "signalled"):
-                return self.create("python3 2_checkpoints.py 0.001")
-            if step == "signalled":  # it does not hear that it is to stop
-                self.create("sleep 600", f"name={DEAF}", "preemption_timeout=1", "kill_grace=1")
-                return self.ask(self.newest(), "cancel")
+    def bring_about(self, step, process):
+        """Until that master has ended. A busy machine may let a training end before it is asked to pause: then the next one is."""
+        while process.poll() is None:
+            with contextlib.suppress(OSError, http.client.HTTPException, Refused, NotCreated):  # it ends meanwhile
+                self.try_once(step)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(ANOTHER_TRY_SECONDS)
+
+    def try_once(self, step):
+        if step not in (*PAUSES, "run_exited", "cancel_requested", "kill_requested", "signalled"):
+            self.create("python3 2_checkpoints.py 0.001")
+        elif step == "signalled":  # it does not hear that it is to stop
+            self.ask(self.create("sleep 600", f"name={DEAF}", "preemption_timeout=1", "kill_grace=1"), "cancel")
+        else:
             experiment = self.running()
             if step == "run_exited":
                 for pid in self.master.processes(self.master.trial_of(experiment)["id"]):
-                    os.kill(pid, signal.SIGKILL)
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
             elif step in PAUSES:
                 self.ask(experiment, "pause")
-                self.master.wait_state(experiment, "PAUSED")
+                self.master.wait_state(experiment, "PAUSED", *ENDED)
                 self.ask(experiment, "activate")
             else:
                 self.ask(experiment, "cancel" if step == "cancel_requested" else "kill")
@@ -220,9 +233,14 @@ class Victims:
 def end_at(master, victims, when, step):
     """The master ends by itself at the step, and nothing after it is on record."""
     master.start(patient=False, CAIRN_KILL_AT=f"{when}:{step}:1")
-    helper = threading.Thread(target=victims.bring_about, args=(step,))
+    helper = threading.Thread(target=victims.bring_about, args=(step, master.process))
     helper.start()
-    assert master.process.wait(PATIENCE_SECONDS) == -signal.SIGKILL, "\n".join(master.said[-20:])
+    try:
+        assert master.process.wait(PATIENCE_SECONDS) == -signal.SIGKILL
+    except BaseException:
+        print(f"the master did not end at {when} {step}; it said:", *master.said[-30:], sep="\n", flush=True)
+        print(master.cli("e", "ls", check=False).stdout, flush=True)
+        raise
     master._reader.join()
     if when == "durable":
         assert newest_step(master) == ("note" if step == BEGAN else step)

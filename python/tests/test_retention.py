@@ -2,6 +2,8 @@
 
 import math
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -126,6 +128,17 @@ def test_late_metrics_are_added_and_count(directory):
             m.save(step, {}, metrics={"acc": 0.2}, blocking=True)
         m.wait()
         assert [i.step for i in m.list()] == [0, 3, 4]
+
+
+def test_another_process_scores_what_a_training_saves(directory):
+    judge = "import sys, cairn; cairn.CheckpointManager(sys.argv[1], read_only=True).add_metrics(sys.argv[2], {'acc': float(sys.argv[3])})"
+    with cairn.CheckpointManager(directory, keep_last=1, keep_best=1, score="acc") as m:
+        for step, score in enumerate([0.1, 0.9, 0.5, 0.2]):
+            info = m.save(step, {}, blocking=True).wait()
+            subprocess.run([sys.executable, "-c", judge, directory, info.id, str(score)], check=True)
+        m.save(4, {}, blocking=True)
+        m.wait()
+        assert [(i.step, i.metrics) for i in m.list()] == [(1, {"acc": 0.9}), (4, {})]
 
 
 def test_serial_names_count_from_zero(directory):

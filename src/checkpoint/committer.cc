@@ -26,7 +26,9 @@
 //     our own fence is another's by now, the manifest landed in another run's repository: it is
 //     taken back.
 //
-// A save that fails deletes its files by their names, and only while the fence is its own.
+// A save that fails deletes its files by their names, and only while the fence is its own. A newer
+// opener sweeps what is not committed, also from under the hands of a save that still writes: what
+// the store then says ("not found") is not why. So a save that failed asks the fences, too.
 
 namespace cairn {
 namespace {
@@ -293,6 +295,16 @@ Status Committer::CheckFence() {
   return fence;
 }
 
+Status Committer::WhyFailed(const Status& failure) {
+  // The first says it already; of the second nothing was written here.
+  if (failure.Is(Code::kAborted) || failure.Is(Code::kCancelled)) return failure;
+  const Status fence = generation_->CheckFence();
+  if (!fence.Is(Code::kAborted)) return failure;
+  lost_ = true;
+  return AbortedError(std::string(fence.message()) +
+                      "; the save had failed by then: " + std::string(failure.message()));
+}
+
 void Committer::TakeBack(const Checkpoint& checkpoint) {
   // Of several participants one may have acknowledged it, when the repository was still ours.
   if (collective() || !generation_->CheckOwn().Is(Code::kAborted)) return;
@@ -321,7 +333,7 @@ Result<CheckpointInfo> Committer::Commit(const SaveTask& task, const std::byte* 
   auto manifest = !collective()  ? CommitAlone(task, arena, &directory)
                   : committing() ? CommitTogether(task, arena, &directory)
                                  : Join(task, arena, &directory);
-  if (!manifest.ok()) return manifest.status();
+  if (!manifest.ok()) return WhyFailed(manifest.status());
 
   Checkpoint checkpoint;
   checkpoint.directory = directory;

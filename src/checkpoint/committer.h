@@ -119,6 +119,8 @@ class Committer {
   std::string NextDirectory(const SaveTask& task, int* copy);
   /// The last look before a commit is acknowledged.
   Status CheckFence();
+  /// Fenced when a newer writer may be the reason of a failed save; otherwise the failure.
+  Status WhyFailed(const Status& failure);
   /// Takes a manifest out of a repository that is not ours any more, where it would count.
   void TakeBack(const Checkpoint& checkpoint);
   void CleanUp(const std::string& directory, const std::vector<std::string>& created);
@@ -130,7 +132,8 @@ class Committer {
   void Remember(Checkpoint checkpoint);
   /// The files that checkpoints other than `except` refer to in other directories.
   std::vector<std::string> Referenced(std::string_view except) const;
-  Status Remove(const Checkpoint& checkpoint, bool* removed);
+  /// `by_score`: because others have better ones; not when it has new ones.
+  Status Remove(const Checkpoint& checkpoint, bool by_score, bool* removed);
   void ForgetWhatWasGivenUp();
   /// No restore point, as far as is known.
   bool Doubted(const Checkpoint& checkpoint) const;

@@ -39,8 +39,9 @@ std::vector<std::string> Committer::Referenced(std::string_view except) const {
   return paths;
 }
 
-Status Committer::Remove(const Checkpoint& checkpoint, bool* removed) {
+Status Committer::Remove(const Checkpoint& checkpoint, bool by_score, bool* removed) {
   RemovalOptions removal;
+  removal.by_score = by_score;
   removal.kept = Referenced(checkpoint.manifest->id);
   const std::uint64_t limit = std::min(options_.pool_bytes, last_bytes_);
   const std::uint64_t pooled = pooled_bytes();
@@ -120,8 +121,17 @@ Status Committer::RemoveSuperfluous(bool* again) {
     if (!chain.ok()) continue;
     for (const Checkpoint* below : *chain) kept.insert(below->manifest->id);
   }
-  const std::vector<RetentionItem> items = RetentionItems(index);
+  std::vector<RetentionItem> items = RetentionItems(index);
   std::vector<std::string> removals = ChooseRemovals(options_.retention, items, kept);
+  const bool by_score = options_.retention.keep_best.has_value();
+  if (by_score && !removals.empty()) {
+    // Anybody may have scored any of them meanwhile.
+    for (Checkpoint& checkpoint : checkpoints_) {
+      RereadNotes(&checkpoint).IgnoreError("its removal, if it comes to that, reads them too");
+    }
+    items = RetentionItems(index);
+    removals = ChooseRemovals(options_.retention, items, kept);
+  }
   if (!env_.rules.increments_go_first) std::reverse(removals.begin(), removals.end());
   std::map<std::string, Stuck> stuck = std::exchange(stuck_, {});
   std::set<std::string> needed;  // by what cannot be removed
@@ -140,7 +150,7 @@ Status Committer::RemoveSuperfluous(bool* again) {
     if (needed.contains(id)) continue;
     const auto it = FindById(id);
     bool removed = false;
-    const Status status = Remove(*it, &removed).WithContext("remove " + it->directory);
+    const Status status = Remove(*it, by_score, &removed).WithContext("remove " + it->directory);
     if (IsOfThisOneAlone(status)) {
       Stuck failed{.status = status, .failures = 1};
       if (before != stuck.end()) failed.failures += before->second.failures;
@@ -151,8 +161,8 @@ Status Committer::RemoveSuperfluous(bool* again) {
     }
     RETURN_IF_ERROR(status);
     if (!removed) {
-      // Pinned meanwhile: what it builds on has to stay as well.
-      it->pinned = true;
+      // Pinned meanwhile: what it builds on has to stay as well. Or somebody scored it.
+      if (!RereadNotes(&*it).ok()) it->pinned = true;
       *again = true;
       return Status::Ok();
     }
@@ -229,7 +239,7 @@ Status Committer::Delete(const std::string& id) {
                                    " build on; delete those first, or with it");
   }
   bool removed = false;
-  RETURN_IF_ERROR(Remove(*it, &removed).WithContext("remove " + directory));
+  RETURN_IF_ERROR(Remove(*it, false, &removed).WithContext("remove " + directory));
   if (!removed) return FailedPreconditionError(directory + " is pinned; unpin it first");
   checkpoints_.erase(it);
   return Status::Ok();

@@ -370,6 +370,33 @@ TEST_P(ManagerTest, BestScoresStayAndNanRanksLast) {
   EXPECT_EQ(Steps(manager.get()), (std::vector<std::int64_t>{2, 4, 5}));
 }
 
+TEST_P(ManagerTest, AnotherProcessScoresWhatTheWriterHas) {
+  auto writer = Open({.retention = {.keep_last = 1, .keep_best = 1, .score = "acc"}});
+  auto judge = Open({.read_only = true});
+  Model model;
+  const auto score = [&](const CheckpointInfo& info, double acc) {
+    return judge->AddMetrics(info.id, Value::Object{{"acc", acc}});
+  };
+  const CheckpointInfo first = SaveModel(writer.get(), model, 1);
+  ASSERT_TRUE(score(first, 0.5).ok());
+  const CheckpointInfo second = SaveModel(writer.get(), model, 2);
+  ASSERT_TRUE(writer->WaitAll().ok());
+  EXPECT_EQ(Steps(judge.get()), (std::vector<std::int64_t>{1, 2}));
+  ASSERT_TRUE(score(second, 0.9).ok());
+  SaveModel(writer.get(), model, 3);
+  ASSERT_TRUE(writer->WaitAll().ok());
+  EXPECT_EQ(Steps(judge.get()), (std::vector<std::int64_t>{2, 3}));
+  EXPECT_FALSE(score(first, 1.0).ok()) << "it is gone";
+  // One that fell behind is removed when it was judged anew.
+  ASSERT_TRUE(score(second, 0.1).ok());
+  const CheckpointInfo third = judge->Latest().value().value();
+  ASSERT_TRUE(score(third, 0.2).ok());
+  SaveModel(writer.get(), model, 4);
+  SaveModel(writer.get(), model, 5);
+  ASSERT_TRUE(writer->WaitAll().ok());
+  EXPECT_EQ(Steps(judge.get()), (std::vector<std::int64_t>{3, 5}));
+}
+
 TEST_P(ManagerTest, AStreamedSaveReturnsAtOnceAndIsOverForTheCallerAtGuard) {
   auto manager = Open();
   Model model;

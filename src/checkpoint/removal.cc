@@ -44,6 +44,10 @@ bool Pinned(const std::vector<NoteRecord>& notes) {
   return pinned;
 }
 
+auto Scores(const std::vector<NoteRecord>& notes) {
+  return std::ranges::count(notes, NoteKind::kScore, &NoteRecord::kind);
+}
+
 }  // namespace
 
 Result<std::uint64_t> AppendNote(const Environment& env, const std::string& directory,
@@ -96,6 +100,7 @@ Result<Removed> RemoveCheckpoint(const Environment& env, const Generation& gener
       ASSIGN_OR_RETURN(const std::vector<NoteRecord> notes,
                        reader.ReadNotes(directory, note.checkpoint));
       if (Pinned(notes)) return Removed{};
+      if (options.by_score && Scores(notes) > Scores(checkpoint.notes)) return Removed{};
       env.Step("remove: note");
       const Status published = PublishWithReserve(env, [&] {
         return PublishForTheLiving(env, names::Note(directory, note.number), Encode(note),

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -20,6 +21,9 @@
 #include "checkpoint/unfinished.h"
 #include "format/records.h"
 #include "storage/forwarding_store.h"
+#include "storage/local/temp_directory.h"
+#include "storage/memory/memory_store.h"
+#include "storage/open_store.h"
 
 namespace cairn {
 namespace {
@@ -149,6 +153,72 @@ TEST_P(SweepTest, WhatAnOvertakenWriterAddsAfterItsMarkWasSweptGoesNextTime) {
     open();
   }
   EXPECT_THAT(NamesBelow("checkpoint_000008"), Not(IsEmpty()));
+}
+
+/// Saves with an old writer that is overtaken, and swept behind, at each step of a save in turn.
+/// Whatever the store says of names that are gone, he hears that he was fenced.
+void ExpectFencedAtEveryStep(const std::function<std::shared_ptr<Store>()>& fresh_store) {
+  const auto save = [](CheckpointManager* manager, std::int64_t step, float value) {
+    const std::vector<float> values(3000, value);
+    const std::vector<float> frozen(3000, 7);  // to be linked or referred to
+    const auto handle = manager->Save(
+        {.step = step,
+         .tensors = {{.name = "w", .dtype = DType::kF32, .shape = {3000}, .data = values.data()},
+                     {.name = "f", .dtype = DType::kF32, .shape = {3000}, .data = frozen.data()}},
+         .state_files = {{"state.json", "{}"}},
+         .blocking = true});
+    manager->WaitAll().IgnoreError("the save says what is judged");
+    return handle.status();
+  };
+  // What the steps of a save are here, each as often as it is taken.
+  std::size_t steps = 1;
+  int swept = 0;
+  for (std::size_t at = 0; at < steps; ++at) {
+    Environment env;
+    env.store = fresh_store();
+    env.host = "here";
+    env.pid = 1;
+    bool armed = false;
+    std::size_t taken = 0;
+    std::string where;
+    std::unique_ptr<CheckpointManager> young;
+    Environment watched = env;
+    watched.on_step = [&](std::string_view step) {
+      if (!armed || !step.starts_with("save: ") || taken++ != at) return;
+      where = step;
+      young = OpenManager({.takeover = true}, env).value();
+    };
+    auto old = OpenManager({}, watched).value();
+    for (const std::int64_t step : {1, 2}) {
+      ASSERT_TRUE(save(old.get(), step, static_cast<float>(step)).ok());
+    }
+    armed = true;
+    const Status third = save(old.get(), 3, 3);
+    armed = false;
+    ASSERT_NE(young, nullptr);
+    EXPECT_EQ(third.code(), Code::kAborted) << where << ": " << third.ToString();
+    EXPECT_THAT(third.ToString(), HasSubstr("overtaken by generation 2")) << where;
+    if (third.ToString().find("had failed by then") != std::string::npos) ++swept;
+    EXPECT_EQ(save(old.get(), 4, 4).code(), Code::kAborted) << where;
+    EXPECT_TRUE(save(young.get(), 3, 5).ok()) << where;
+    steps = std::max(steps, taken);
+  }
+  EXPECT_GE(steps, 4u);
+  EXPECT_GE(swept, 1) << "the store never missed what was swept: nothing is shown";
+}
+
+TEST_P(SweepTest, WhoIsOvertakenAtAnyStepOfASaveIsFenced) {
+  ExpectFencedAtEveryStep([&]() -> std::shared_ptr<Store> {
+    return MemoryStore::Open({.object_store = GetParam()}).value();
+  });
+}
+
+TEST(SweepOnDisk, WhoIsOvertakenAtAnyStepOfASaveIsFenced) {
+  std::vector<std::unique_ptr<TempDirectory>> directories;
+  ExpectFencedAtEveryStep([&] {
+    directories.push_back(std::make_unique<TempDirectory>());
+    return OpenStore(*directories.back() / "run", {.create = true}).value();
+  });
 }
 
 /// Two ranks that save together.
