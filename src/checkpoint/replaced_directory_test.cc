@@ -274,14 +274,8 @@ TEST_P(ReplacedDirectory, ACommitThatLandsInItIsTakenBack) {
   });
   ASSERT_TRUE(Save(old.get(), 200, kOld).ok());
   armed = true;
-  const Status landed = Save(old.get(), 300, kOld);
-  if (GetParam() == World::kDisk) {
-    // Its directory is gone, which the new run need not have made again.
-    EXPECT_EQ(landed.code(), Code::kUnavailable) << landed.ToString();
-    ExpectToldOfReplacement(Save(old.get(), 300, kOld));
-  } else {
-    ExpectToldOfReplacement(landed);
-  }
+  // On a disk its directory is gone, so that it does not land: no other reason is told.
+  ExpectToldOfReplacement(Save(old.get(), 300, kOld));
   ASSERT_NE(now, nullptr);
   ExpectNew(std::move(now), {100});
 }
