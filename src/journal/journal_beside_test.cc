@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <csignal>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -257,6 +258,36 @@ TEST_F(JournalBesideTest, WhatWasOnlyWrittenOutlivesTheProcess) {
       }
     }
   }
+}
+
+// A removal that was killed half way leaves the tail of segments that are gone.
+TEST_F(JournalBesideTest, ATailOfALogThatWasRemovedDoesNotComeBack) {
+  const auto open = [&](bool beside) {
+    return Journal::Open({.store = local_.get(), .prefix = "removed", .sync_beside = beside})
+        .value();
+  };
+  const auto killed = [&](const std::function<void()>& work) {
+    const pid_t pid = fork();
+    if (pid == 0) {
+      work();
+      raise(SIGKILL);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(pid, &status, 0), pid);
+  };
+  killed([&] {
+    const auto journal = open(true);
+    journal->Append("of the old one", Durability::kWritten).status().IgnoreError("a child");
+    raise(SIGKILL);
+  });
+  ASSERT_TRUE(local_->Delete("removed/000001.journal").ok());
+  killed([&] {
+    const auto journal = open(false);
+    journal->Append(Record(1), Durability::kSynced).status().IgnoreError("a child");
+    raise(SIGKILL);
+  });
+  appended_ = 1;
+  ExpectAll(open(false).get());
 }
 
 TEST_F(JournalBesideTest, AReplayBesideAppendsShowsWhatWasWrittenBefore) {

@@ -110,13 +110,18 @@ std::string EncodeQuery(const std::vector<std::pair<std::string, std::string>>& 
 }
 
 std::string ShownUrl(std::string_view url) {
-  std::string shown(url.substr(0, url.find('?')));
-  const std::size_t scheme = shown.find("://");
-  if (scheme == std::string::npos) return shown;
+  const std::size_t scheme = url.find("://");
+  if (scheme == url.npos) return std::string(url.substr(0, url.find('?')));
+  std::string shown(url);
   const std::size_t host = scheme + 3;
-  const std::size_t at = shown.substr(0, shown.find('/', host)).rfind('@');
-  if (at != std::string::npos && at >= host) shown.erase(host, at + 1 - host);
-  return shown;
+  const std::string authority = shown.substr(host, url.find_first_of("/?#", host) - host);
+  // What should be a port and is none is the beginning of a password that was not encoded.
+  const std::size_t port = authority.rfind(':');
+  const bool cut = port != authority.npos && !authority.ends_with(']') &&
+                   authority.find_first_not_of("0123456789", port + 1) != authority.npos;
+  const std::string_view before = cut ? url.substr(host) : std::string_view(authority);
+  if (const std::size_t at = before.rfind('@'); at != before.npos) shown.erase(host, at + 1);
+  return shown.substr(0, shown.find('?'));
 }
 
 Result<ListenAddress> ParseListenAddress(std::string_view listen) {

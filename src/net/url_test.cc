@@ -31,6 +31,13 @@ TEST(Url, IsShownWithoutItsSecrets) {
   EXPECT_EQ(ShownUrl("https://user:p@ss@host"), "https://host");
   EXPECT_EQ(ShownUrl("http://host/a@b"), "http://host/a@b");
   EXPECT_EQ(ShownUrl("unix:/run/a@b"), "unix:/run/a@b");
+  EXPECT_EQ(ShownUrl("http://host:80/a@b"), "http://host:80/a@b");
+  EXPECT_EQ(ShownUrl("http://[::1]/a@b"), "http://[::1]/a@b");
+  EXPECT_EQ(ShownUrl("http://[::1]:80/a@b"), "http://[::1]:80/a@b");
+  // Passwords that should have been encoded.
+  EXPECT_EQ(ShownUrl("http://user:p/ss@host:80/a"), "http://host:80/a");
+  EXPECT_EQ(ShownUrl("http://user:p?ss@host:80/a"), "http://host:80/a");
+  EXPECT_EQ(ShownUrl("http://user:p#ss@host:80/a?token=x"), "http://host:80/a");
 }
 
 TEST(Url, SchemeIsOnlyWhatMayBeOne) {

@@ -115,8 +115,6 @@ class FsMapping {
  public:
   virtual ~FsMapping() = default;
   virtual std::span<std::byte> bytes() const = 0;
-  /// Differs after each start of the machine.
-  virtual std::string_view boot() const = 0;
 };
 
 /// May be used from several threads at once.
@@ -145,12 +143,14 @@ class Fs {
   virtual Result<std::unique_ptr<FsLock>> TryLock(const std::string& path) = 0;
   /// True when nobody, in any process, has the file open (a write lease can be had).
   virtual bool IsUnused(const std::string& path) = 0;
-  /// The file as memory of exactly so many bytes; `create`: made, of zeros, where it is not there
-  /// or of another size, and NotFound otherwise. Unimplemented where memory and file may part, or
-  /// where room on the disk cannot be reserved for all of it.
-  virtual Result<std::unique_ptr<FsMapping>> Map(const std::string& path, std::uint64_t, bool) {
+  /// The file as memory of exactly so many bytes: made, of zeros, where it is not there or of
+  /// another size. All of it has room on the disk, also when the file was there. Unimplemented
+  /// where memory and file may part, or where such room cannot be reserved.
+  virtual Result<std::unique_ptr<FsMapping>> Map(const std::string& path, std::uint64_t) {
     return UnimplementedError("map \"" + path + "\": this file system does not");
   }
+  /// Differs after each start of the machine; empty where that cannot be told.
+  virtual std::string_view Boot() { return {}; }
   /// A network file system, where names that were missing a moment ago may be cached as missing.
   virtual bool IsNetwork(const std::string& path) = 0;
 };

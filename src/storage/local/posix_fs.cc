@@ -297,7 +297,6 @@ class PosixMapping final : public FsMapping {
   PosixMapping(const PosixMapping&) = delete;
   PosixMapping& operator=(const PosixMapping&) = delete;
   std::span<std::byte> bytes() const override { return {static_cast<std::byte*>(memory_), bytes_}; }
-  std::string_view boot() const override { return BootId(); }
 
  private:
   void* const memory_;
@@ -306,9 +305,9 @@ class PosixMapping final : public FsMapping {
 
 /// Where blocks that were reserved are those that memory is written to, so that a store to it never
 /// meets a full disk: no copy on write, no compression.
-bool WritesInPlace(int fd) {
+bool WritesInPlace(const std::string& directory) {
   struct statfs st;
-  if (Uninterrupted([&] { return fstatfs(fd, &st); }) != 0) return false;
+  if (Uninterrupted([&] { return statfs(directory.c_str(), &st); }) != 0) return false;
   constexpr std::uint32_t kExt4 = 0xef53;
   constexpr std::uint32_t kXfs = 0x58465342;
   const auto type = static_cast<std::uint32_t>(st.f_type);
@@ -325,6 +324,16 @@ Status Fresh(int fd, std::uint64_t bytes, const std::string& path) {
     return ErrnoStatus(error, "allocate", path);
   }
   return Status::Ok();
+}
+
+/// The same for a file that was there. It may be a copy, with holes or with blocks that it shares.
+Status OwnBlocks(int fd, std::uint64_t bytes, const std::string& path) {
+  const auto size = static_cast<off_t>(bytes);
+  int failed = Uninterrupted([&] { return fallocate(fd, FALLOC_FL_UNSHARE_RANGE, 0, size); });
+  if (failed != 0 && (errno == EOPNOTSUPP || errno == EINVAL)) {  // a file system that shares none
+    failed = Uninterrupted([&] { return fallocate(fd, 0, 0, size); });
+  }
+  return failed == 0 ? Status::Ok() : ErrnoStatus(errno, "allocate", path);
 }
 
 class PosixFsImpl final : public Fs {
@@ -472,22 +481,20 @@ class PosixFsImpl final : public Fs {
     return unused;
   }
 
-  Result<std::unique_ptr<FsMapping>> Map(const std::string& path, std::uint64_t bytes,
-                                         bool create) override {
+  Result<std::unique_ptr<FsMapping>> Map(const std::string& path, std::uint64_t bytes) override {
     RETURN_IF_ERROR(CheckRange(bytes, 0, "map", path));
-    if (BootId().empty()) return UnimplementedError("map: the machine's start has no name");
-    ASSIGN_OR_RETURN(const auto opened, Open(path, {.write = true, .create = create}));
-    const int fd = static_cast<PosixFile*>(opened.get())->fd();
-    if (!WritesInPlace(fd)) {
+    if (!WritesInPlace(path.substr(0, path.rfind('/') + 1) + ".")) {
       return UnimplementedError(fmt::format("map \"{}\": not on this file system", path));
     }
+    ASSIGN_OR_RETURN(const auto opened, Open(path, {.write = true, .create = true}));
+    const int fd = static_cast<PosixFile*>(opened.get())->fd();
     ASSIGN_OR_RETURN(const FsStat stat, opened->Stat());
-    if (stat.bytes != bytes && !create) return NotFoundError(path + ": of another size");
-    if (stat.bytes != bytes) RETURN_IF_ERROR(Fresh(fd, bytes, path));
+    RETURN_IF_ERROR(stat.bytes == bytes ? OwnBlocks(fd, bytes, path) : Fresh(fd, bytes, path));
     void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (memory == MAP_FAILED) return ErrnoStatus(errno, "map", path);
     return std::unique_ptr<FsMapping>(std::make_unique<PosixMapping>(memory, bytes));
   }
+  std::string_view Boot() override { return BootId(); }
 
   bool IsNetwork(const std::string& path) override {
     struct statfs st;

@@ -5,9 +5,11 @@
 //    object; memory behind `begin` is used again only then. So whatever ends the process, the bytes
 //    [begin, end) stand in the tail.
 // 2. A tail is of one object. It is taken over by naming none first, then the place, then the
-//    object, so that what it says is true at any moment.
+//    object, so that what it says is true at any moment. Recovered, it names none: the same name
+//    may come again, and be another object's.
 // 3. It counts for the same start of the machine alone: after another one the disk may have any
-//    mixture of what once stood there.
+//    mixture of what once stood there. A head of the same start that makes no sense was damaged by
+//    somebody else, and hides what was acknowledged: that is an error.
 // 4. Direct writes come in whole blocks. The last one is filled up with zeros, and written again
 //    when it has grown: `begin` stays at its beginning. What a reader finds behind the end is as
 //    the torn tail of a crash.
@@ -19,6 +21,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -54,6 +57,17 @@ struct Head {
   std::atomic<std::uint64_t> end;         // of what was appended to it
   char boot[64];                          // filled up with zeros
   char name[256];                         // the object's, in this directory
+
+  /// Whether there is something of this start of the machine.
+  bool Counts(std::string_view now) const {
+    return std::memcmp(magic, kMagic, sizeof magic) == 0 && name_bytes > 0 &&
+           std::string_view(boot, strnlen(boot, sizeof boot)) == now;
+  }
+  /// Of one that counts and has this program's version.
+  bool MakesSense() const {
+    return name_bytes <= sizeof name && begin <= end && end - begin <= kRing &&
+           StandsBeside({name, name_bytes});
+  }
 };
 static_assert(sizeof(Head) <= kBlock && std::atomic<std::uint64_t>::is_always_lock_free);
 static_assert(sizeof(std::atomic<std::uint64_t>) == 8 && sizeof(std::atomic<std::uint32_t>) == 4);
@@ -62,27 +76,19 @@ static_assert(sizeof(std::atomic<std::uint64_t>) == 8 && sizeof(std::atomic<std:
 /// its size.
 class Tail final : public AppendTail {
  public:
-  static Result<std::shared_ptr<Tail>> Open(Fs* fs, const std::string& path, bool create) {
-    ASSIGN_OR_RETURN(auto mapping, fs->Map(path, kBlock + kRing, create));
-    if (mapping->boot().size() > sizeof(Head::boot)) {
-      return UnimplementedError("the machine's start has too long a name");
+  static Result<std::shared_ptr<Tail>> Open(Fs* fs, const std::string& path) {
+    if (fs->Boot().empty() || fs->Boot().size() > sizeof(Head::boot)) {
+      return UnimplementedError("the machine's start has no name, or too long a one");
     }
+    ASSIGN_OR_RETURN(auto mapping, fs->Map(path, kBlock + kRing));
     ASSIGN_OR_RETURN(const FsStat stat, fs->Stat(path));
-    return std::shared_ptr<Tail>(new Tail(std::move(mapping), stat.inode));
+    return std::shared_ptr<Tail>(new Tail(std::move(mapping), stat.inode, fs->Boot()));
   }
   bool IsAt(Fs* fs, const std::string& path) const override {
     const auto stat = fs->Stat(path);
     return stat.ok() && stat->inode == inode_;
   }
 
-  /// Whether there is something of this start of the machine.
-  bool Counts() const {
-    return std::memcmp(head_->magic, Head::kMagic, sizeof head_->magic) == 0 &&
-           head_->version == Head::kVersion && head_->name_bytes > 0 &&
-           head_->name_bytes <= sizeof head_->name && Boot() == mapping_->boot() &&
-           begin() <= end() && end() - begin() <= kRing && StandsBeside(name());
-  }
-  std::string name() const { return {head_->name, head_->name_bytes}; }
   std::uint64_t begin() const { return head_->begin.load(std::memory_order_acquire); }
   std::uint64_t end() const { return head_->end.load(std::memory_order_acquire); }
 
@@ -90,6 +96,8 @@ class Tail final : public AppendTail {
   void Forget() REQUIRES(in_use) {
     owner_ = nullptr;
     head_->name_bytes.store(0, std::memory_order_release);
+    // Nor may what follows come before it: what may come in between is the end of the process.
+    std::atomic_signal_fence(std::memory_order_seq_cst);
   }
   /// For an object that ends there; `last`: its bytes from the beginning of the last block.
   void TakeOver(const void* owner, std::string_view name, std::uint64_t end,
@@ -99,7 +107,7 @@ class Tail final : public AppendTail {
     std::memcpy(head_->magic, Head::kMagic, sizeof head_->magic);
     head_->version = Head::kVersion;
     std::memset(head_->boot, 0, sizeof head_->boot);
-    std::memcpy(head_->boot, mapping_->boot().data(), mapping_->boot().size());
+    std::memcpy(head_->boot, boot_.data(), boot_.size());
     std::memcpy(head_->name, name.data(), name.size());
     if (!last.empty())
       std::memcpy(Run(end - last.size(), last.size()).data(), last.data(), last.size());
@@ -131,14 +139,15 @@ class Tail final : public AppendTail {
   Mutex in_use;
 
  private:
-  Tail(std::unique_ptr<FsMapping> mapping, std::uint64_t inode)
+  Tail(std::unique_ptr<FsMapping> mapping, std::uint64_t inode, std::string_view boot)
       : mapping_(std::move(mapping)),
         inode_(inode),
+        boot_(boot),
         head_(reinterpret_cast<Head*>(mapping_->bytes().data())) {}
-  std::string_view Boot() const { return {head_->boot, strnlen(head_->boot, sizeof head_->boot)}; }
 
   const std::unique_ptr<FsMapping> mapping_;
   const std::uint64_t inode_;
+  const std::string boot_;
   Head* const head_;
   const void* owner_ GUARDED_BY(in_use) = nullptr;  // in this process
 };
@@ -238,10 +247,31 @@ class TailedObject final : public AppendObject {
   Status condemned_ GUARDED_BY(mu_);
 };
 
+/// Everything that the tail has stands in the object, which ends with it.
+Status PutBack(FsFile* tail, const Head& head, FsFile* object, const std::string& path) {
+  ASSIGN_OR_RETURN(const FsStat stat, object->Stat());
+  if (stat.bytes < head.begin) {
+    return CorruptionError(fmt::format("\"{}\" has {} bytes, and {} when its process ended", path,
+                                       stat.bytes, head.begin.load()));
+  }
+  const AlignedBuffer buffer(kAtOnce);
+  for (std::uint64_t at = head.begin; at < head.end;) {
+    const std::uint64_t place = at % kRing;
+    const std::uint64_t bytes = std::min({head.end - at, kRing - place, kAtOnce});
+    if (buffer.span().size() < bytes) return ResourceExhaustedError("no memory for a tail");
+    const auto run = buffer.span().first(bytes);
+    ASSIGN_OR_RETURN(const std::size_t read, tail->ReadAt(kBlock + place, run));
+    if (read != bytes) return CorruptionError(path + ": its tail became shorter");
+    RETURN_IF_ERROR(object->WriteAt(at, run));
+    at += bytes;
+  }
+  return object->Truncate(head.end);
+}
+
 }  // namespace
 
 Result<std::shared_ptr<AppendTail>> AppendTail::Open(Fs* fs, const std::string& path) {
-  ASSIGN_OR_RETURN(auto tail, Tail::Open(fs, path, /*create=*/true));
+  ASSIGN_OR_RETURN(auto tail, Tail::Open(fs, path));
   return std::shared_ptr<AppendTail>(std::move(tail));
 }
 
@@ -262,28 +292,35 @@ Result<std::unique_ptr<AppendObject>> OpenTailedObject(Fs* fs, const std::string
 }
 
 Status RecoverTailedObject(Fs* fs, const std::string& tail_path) {
-  const auto opened = Tail::Open(fs, tail_path, /*create=*/false);
-  if (opened.status().Is(Code::kNotFound) || opened.status().Is(Code::kUnimplemented)) {
-    return Status::Ok();
+  // Read as any other file: it may have been moved to where it cannot be mapped.
+  const auto tail = fs->Open(tail_path, {.write = true});
+  if (tail.status().Is(Code::kNotFound)) return Status::Ok();
+  RETURN_IF_ERROR(tail.status());
+  alignas(Head) std::array<std::byte, sizeof(Head)> first{};
+  RETURN_IF_ERROR((*tail)->ReadAt(0, first).status());
+  const Head& head = *reinterpret_cast<const Head*>(first.data());
+  if (!head.Counts(fs->Boot())) return Status::Ok();
+  if (head.version != Head::kVersion) {
+    return FailedPreconditionError(
+        fmt::format("\"{}\": of version {}, and this program knows version {}", tail_path,
+                    head.version, Head::kVersion));
   }
-  RETURN_IF_ERROR(opened.status());
-  const Tail* const tail = opened->get();
-  if (!tail->Counts()) return Status::Ok();
-  const std::string path = tail_path.substr(0, tail_path.rfind('/') + 1) + tail->name();
+  ASSIGN_OR_RETURN(const FsStat tail_stat, (*tail)->Stat());
+  if (!head.MakesSense() || tail_stat.bytes != kBlock + kRing) {
+    return CorruptionError(fmt::format(
+        "\"{}\" is damaged, and may alone have had the newest records: remove it to go on without",
+        tail_path));
+  }
+  const std::string path =
+      tail_path.substr(0, tail_path.rfind('/') + 1) + std::string(head.name, head.name_bytes);
   const auto file = fs->Open(path, {.write = true});
-  if (file.status().Is(Code::kNotFound)) return Status::Ok();  // it was removed
-  RETURN_IF_ERROR(file.status());
-  ASSIGN_OR_RETURN(const FsStat stat, (*file)->Stat());
-  if (stat.bytes < tail->begin()) {
-    return CorruptionError(fmt::format("\"{}\" has {} bytes, and {} when its process ended", path,
-                                       stat.bytes, tail->begin()));
+  if (file.ok()) {
+    RETURN_IF_ERROR(PutBack(tail->get(), head, file->get(), path));
+  } else if (!file.status().Is(Code::kNotFound)) {  // it was removed
+    return file.status();
   }
-  for (std::uint64_t at = tail->begin(); at < tail->end();) {
-    const auto run = tail->Run(at, tail->end() - at);
-    RETURN_IF_ERROR((*file)->WriteAt(at, run));
-    at += run.size();
-  }
-  return (*file)->Truncate(tail->end());
+  constexpr std::array<std::byte, sizeof head.name_bytes> kNone{};
+  return (*tail)->WriteAt(offsetof(Head, name_bytes), kNone);
 }
 
 }  // namespace cairn

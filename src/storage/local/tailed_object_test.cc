@@ -1,11 +1,13 @@
 #include "storage/local/tailed_object.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <memory>
@@ -72,6 +74,15 @@ class TailedObjectTest : public ::testing::Test {
     return NewStore()->Get(name, kNoLimit).value();
   }
   Status Recover() { return NewStore()->RecoverTail("d/tail"); }
+  /// A process that appended the first record to the object and was killed.
+  void LeaveTail(const std::string& name = "d/log") {
+    InKilledProcess([&] {
+      const auto store = NewStore();
+      const auto object = Open(store.get(), name);
+      if (!object->Append(Record(0)).ok()) _exit(1);
+      raise(SIGKILL);
+    });
+  }
 
   TempDirectory directory_;
 };
@@ -199,6 +210,54 @@ TEST_F(TailedObjectTest, ATailOfAnObjectThatWasRemovedIsNothing) {
   EXPECT_TRUE(store->RecoverTail("nowhere/tail").ok());
 }
 
+// A name may be used again by who has no tail. What was recovered, or has nowhere to go any more,
+// is not put into that.
+TEST_F(TailedObjectTest, WhatWasDoneWithOnceDoesNotComeBack) {
+  for (const bool recovered : {true, false}) {
+    LeaveTail();
+    if (recovered) {
+      ASSERT_TRUE(Recover().ok());
+      ExpectIs(Get(), Records(1));
+    }
+    const auto store = NewStore();
+    ASSERT_TRUE(store->Delete("d/log").ok());
+    ASSERT_TRUE(Recover().ok());
+    const std::string another(200'000, '-');
+    ASSERT_TRUE(store->Create("d/log", another).ok());
+    ASSERT_TRUE(Recover().ok());
+    ExpectIs(Get(), another);
+    ASSERT_TRUE(store->Delete("d/log").ok());
+  }
+}
+
+// A directory that is moved to a file system without tails takes what stands in one along.
+TEST_F(TailedObjectTest, ATailIsRecoveredWhereverItStands) {
+  LeaveTail();
+  if (access("/dev/shm", W_OK) != 0) GTEST_SKIP() << "no other file system";
+  const TempDirectory elsewhere("/dev/shm");
+  std::error_code failed;
+  std::filesystem::copy(directory_.path(), elsewhere.path(),
+                        std::filesystem::copy_options::recursive, failed);
+  if (failed) GTEST_SKIP() << failed.message();
+  const auto store = LocalStore::Open({.root = elsewhere.path(), .fs = PosixFs()}).value();
+  ASSERT_TRUE(store->RecoverTail("d/tail").ok());
+  ExpectIs(store->Get("d/log", kNoLimit).value(), Records(1));
+}
+
+// As copies have: storing into a hole ends the process when the disk is full.
+TEST_F(TailedObjectTest, ATailWithHolesGetsItsRoomBeforeItIsUsed) {
+  const auto store = NewStore();
+  ASSERT_TRUE(store->Create("d/tail", "x").ok());
+  const std::string path = directory_ / "d/tail";
+  std::filesystem::resize_file(path, 4096 + kRing);
+  const auto object = Open(store.get());
+  struct stat st;
+  ASSERT_EQ(stat(path.c_str(), &st), 0);
+  if (AppendTail::Open(PosixFs(), path).ok()) {
+    EXPECT_GE(st.st_blocks * 512, st.st_size);
+  }
+}
+
 // After a start of the machine the disk has any mixture of what once stood in a tail.
 TEST_F(TailedObjectTest, ATailOfAnotherStartOfTheMachineDoesNotCount) {
   InKilledProcess([&] {
@@ -219,8 +278,8 @@ TEST_F(TailedObjectTest, ATailOfAnotherStartOfTheMachineDoesNotCount) {
 }
 
 // What stands in a tail's head is data from outside: it leads to no other file, and no further than
-// the ring.
-TEST_F(TailedObjectTest, ADamagedHeadTouchesNothing) {
+// the ring. What it may have had was acknowledged, so nobody goes on without a word.
+TEST_F(TailedObjectTest, ADamagedHeadTouchesNothingAndIsTold) {
   struct Damage {
     std::streamoff at;
     std::string bytes;
@@ -241,22 +300,28 @@ TEST_F(TailedObjectTest, ADamagedHeadTouchesNothing) {
     store->Delete(name).IgnoreError("of the damage before");
     store->Delete("log.bin").IgnoreError("of the damage before");
     ASSERT_TRUE(store->Create("log.bin", "a neighbour").ok());
-    InKilledProcess([&] {
-      const auto its_store = NewStore();
-      const auto object = Open(its_store.get(), name);
-      if (!object->Append("and goes on").ok()) _exit(1);
-      raise(SIGKILL);
-    });
+    LeaveTail(name);
     {
       std::fstream tail(directory_ / "d/tail", std::ios::in | std::ios::out | std::ios::binary);
       if (!tail) return;  // no tails on this file system
       tail.seekp(damage.at).write(damage.bytes.data(),
                                   static_cast<std::streamsize>(damage.bytes.size()));
     }
-    EXPECT_TRUE(Recover().ok());
+    const Status refused = Recover();
+    EXPECT_TRUE(refused.Is(damage.at == 8 ? Code::kFailedPrecondition : Code::kCorruption))
+        << refused.ToString();
+    EXPECT_NE(refused.ToString().find("d/tail"), std::string::npos) << refused.ToString();
     EXPECT_EQ(Get(name), kBegins);
     EXPECT_EQ(Get("log.bin"), "a neighbour");
   }
+}
+
+TEST_F(TailedObjectTest, ATailThatBecameShorterIsTold) {
+  LeaveTail();
+  if (!NewStore()->Stat("d/tail").ok()) return;  // no tails on this file system
+  std::filesystem::resize_file(directory_ / "d/tail", 50'000);
+  EXPECT_TRUE(Recover().Is(Code::kCorruption)) << Recover().ToString();
+  EXPECT_EQ(Get(), kBegins);
 }
 
 TEST_F(TailedObjectTest, AFailedSyncCondemnsItForAppendsToo) {

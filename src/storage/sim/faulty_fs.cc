@@ -364,9 +364,9 @@ Result<std::unique_ptr<FsLock>> FaultyFs::TryLock(const std::string& path) {
 bool FaultyFs::IsUnused(const std::string& path) { return inner_->IsUnused(path); }
 bool FaultyFs::IsNetwork(const std::string& path) { return inner_->IsNetwork(path); }
 
-Result<std::unique_ptr<FsMapping>> FaultyFs::Map(const std::string& path, std::uint64_t bytes,
-                                                 bool create) {
-  return inner_->Map(path, bytes, create);
+Result<std::unique_ptr<FsMapping>> FaultyFs::Map(const std::string& path, std::uint64_t bytes) {
+  return inner_->Map(path, bytes);
 }
+std::string_view FaultyFs::Boot() { return inner_->Boot(); }
 
 }  // namespace cairn

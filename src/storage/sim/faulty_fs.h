@@ -97,8 +97,8 @@ class FaultyFs final : public Fs {
   bool IsUnused(const std::string& path) override;
   bool IsNetwork(const std::string& path) override;
   /// Not counted: what is done to the memory is none of the operations.
-  Result<std::unique_ptr<FsMapping>> Map(const std::string& path, std::uint64_t bytes,
-                                         bool create) override;
+  Result<std::unique_ptr<FsMapping>> Map(const std::string& path, std::uint64_t bytes) override;
+  std::string_view Boot() override;
 
  private:
   class Faults;
