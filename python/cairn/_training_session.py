@@ -9,6 +9,7 @@ import time
 import weakref
 from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 
+from . import _tree
 from ._arguments import PathLike
 from ._save_schedule import Schedule, seconds_between, steps_between
 from ._session_hooks import Scaffold, SessionRunHook, agreed, directory_of, hooks_of
@@ -276,6 +277,7 @@ class MonitoredTrainingSession:
         if self._servers is not None:
             self._servers.end(self)
             return
+        before = self._fingerprint()
         for hook in self.hooks:
             hook.end(self)
         self._look_at_save()
@@ -286,7 +288,7 @@ class MonitoredTrainingSession:
             and (
                 self.global_step != self._saved_step
                 or self._call_is_told_wrongly()
-                or self._changed_since_the_save()
+                or self._changed_since_the_save(before)
             )
         ):
             self._save("increment" if self._schedule.increments else "full")
@@ -342,11 +344,20 @@ class MonitoredTrainingSession:
         if handle._outcome()[1] is not None:
             self._schedule.moments, self._chain, self._saved_step, self._saved_call = self._before
 
-    def _changed_since_the_save(self) -> bool:
-        """Whether rows changed after the step that was saved last, or a hook's end may have changed
-        the state."""
+    def _fingerprint(self) -> Any:
+        """Something that differs when hooks change the state at the end; None when that is saved anyway."""
+        if self._manager is None or not self.state or self.global_step != self._saved_step:
+            return None
+        if all(type(hook).end is SessionRunHook.end for hook in self.hooks):
+            return None
+        encoded = _tree.encode(self.state, _tree.Layout())
+        return encoded.json, encoded.tensors.digest()
+
+    def _changed_since_the_save(self, before: Any) -> bool:
+        """Whether rows changed after the step that was saved last, or hooks changed the state at the
+        end: `before` is its fingerprint."""
         assert self._manager is not None
-        if self.state and any(type(hook).end is not SessionRunHook.end for hook in self.hooks):
+        if self._fingerprint() != before:
             return True
         self._manager._settle()  # rows that the one in flight saves count as changed until then
         self._manager._native.settle()

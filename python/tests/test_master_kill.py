@@ -215,7 +215,9 @@ class Victims:
         if step not in (*PAUSES, "run_exited", "cancel_requested", "kill_requested", "signalled"):
             self.create("python3 2_checkpoints.py 0.001")
         elif step == "signalled":  # it does not hear that it is to stop
-            self.ask(self.create("sleep 600", f"name={DEAF}", "preemption_timeout=1", "kill_grace=1"), "cancel")
+            deaf = self.create("sleep 600", f"name={DEAF}", "preemption_timeout=1", "kill_grace=1")
+            self.master.wait_state(deaf, "STARTING", *ENDED)  # one that waits has nobody to signal
+            self.ask(deaf, "cancel")
         else:
             experiment = self.running()
             if step == "run_exited":

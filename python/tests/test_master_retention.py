@@ -1,7 +1,14 @@
 """Rules and users that take checkpoints away, through a real master: by REST, by the command line, and while a trial runs."""
 
+import contextlib
+import pathlib
+import sqlite3
+import time
+
 import pytest
 from master_process import EXAMPLES, Refused, held, running_master, wait_until_held
+
+import cairn
 
 SCRIPT = """
 import cairn, numpy
@@ -97,3 +104,33 @@ def test_what_a_user_deletes_of_a_running_trial_its_run_removes(master, tmp_path
     found = {step: master.get(f"/api/v1/checkpoints/{id}") for step, id in saved.items()}
     assert {step: one["state"] for step, one in found.items()} == {10: "DELETED", 20: "DELETED", 30: "COMPLETED", 40: "COMPLETED"}
     assert found[10]["reason"] == found[20]["reason"] == "removed by admin"
+
+
+def test_what_a_killed_master_had_not_deleted_yet_keeps_its_checkpoints(tmp_path):
+    """A deletion is written down in two parts: first that its storage is to be freed, then that the experiment is gone."""
+    with running_master(tmp_path) as master:
+        create = ["e", "create", EXAMPLES / "2_checkpoints.yaml", EXAMPLES, "--config", "entrypoint=python3 2_checkpoints.py 0.001"]
+        experiment = str(master.cli_json(*create)["id"])
+        master.wait_state(experiment, "COMPLETED")
+        kept = f"/api/v1/experiments/{experiment}/checkpoints"
+        there = master.get(kept)["total"]
+        repository = pathlib.Path(master.get(f"/api/v1/trials/{master.trial_of(experiment)['id']}")["repository"])
+        master.stop()
+        with contextlib.closing(sqlite3.connect(tmp_path / "data" / "cairn.db")) as database, database:
+            database.execute("INSERT INTO settings VALUES (?, ?)", (f"remove/{experiment}", "{}"))
+        master.start()
+        later = str(master.cli_json(*create)["id"])  # and one that is deleted to its end
+        master.wait_state(later, "COMPLETED")
+        gone = pathlib.Path(master.get(f"/api/v1/trials/{master.trial_of(later)['id']}")["repository"])
+        master.cli("e", "delete", later, "--yes")
+        deadline = time.monotonic() + 60
+        while gone.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not gone.exists()
+        assert cairn.verify(str(repository)).ok and master.get(kept)["total"] == there > 0
+        master.post(f"/api/v1/experiments/{experiment}/continue")
+        master.wait_state(experiment, "COMPLETED")
+        master.stop()
+        with contextlib.closing(sqlite3.connect(tmp_path / "data" / "cairn.db")) as database:
+            assert database.execute("SELECT count(*) FROM settings WHERE name LIKE 'remove/%'").fetchone() == (0,)
+        master.start()

@@ -734,6 +734,26 @@ def test_a_session_without_changes_after_its_last_save_saves_no_more(tmp_path):
         assert [info.step for info in manager.list()] == [0, 1]
 
 
+@pytest.mark.parametrize("changes", [False, True])
+def test_a_hooks_end_makes_a_save_of_what_it_changed_alone(tmp_path, changes):
+    """A finished training that is started again and again must not push out its older checkpoints."""
+
+    class Last(cairn.train.SessionRunHook):
+        def end(self, session):
+            session.state["w"] += changes
+
+    for _ in range(3):
+        state = {"w": np.zeros(2)}
+        with MonitoredTrainingSession(
+            tmp_path / "run", save_checkpoint_steps=1, tables=[], state=state, hooks=[Last()]
+        ) as session:
+            while session.global_step < 2:
+                session.run(lambda step: None)
+    with cairn.CheckpointManager(tmp_path / "run", read_only=True) as manager:
+        assert [info.step for info in manager.list()] == ([1, 2, 2, 2, 2] if changes else [0, 1, 2])
+        assert manager.restore().state["state"]["w"].tolist() == 2 * [3.0 * changes]
+
+
 def test_a_checkpoint_of_another_training_is_refused_with_what_a_session_can_do(tmp_path):
     with MonitoredTrainingSession(tmp_path / "run", tables=[], state={"w": np.zeros(2)}) as session:
         session.run(lambda step: None)

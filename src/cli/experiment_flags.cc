@@ -159,8 +159,8 @@ void AddCheckpointActions(CLI::App* group, bool trial, Commands* commands) {
     CLI::App* app =
         Leaf(group, "rm", "Remove checkpoints by name or id",
              e + "rm 7 'checkpoint_00001?'\n" + e + "rm 7 '*' --dry-run\n" +
-                 "Pinned ones, the latest and what another builds on stay; a trial that "
-                 "runs removes its own\nwith its next checkpoint.");
+                 "Pinned ones, the latest of a trial that has not ended and what another builds on "
+                 "stay; a trial\nthat runs removes its own with its next checkpoint.");
     app->add_option("ID", options->id, trial ? "The trial" : "The experiment")->required();
     app->add_option("GLOB", options->globs, "Over ids and names of directories: *, ?, [a-z]")
         ->required()

@@ -50,7 +50,8 @@ Result<std::unique_ptr<MasterClient>> MasterClient::Open(const MasterOptions& op
   while (url.ends_with('/')) url.pop_back();
   if (!url.starts_with("http://") && !url.starts_with("https://")) {
     return InvalidArgumentError(fmt::format(
-        "--master: a master is at http://HOST:PORT or https://HOST:PORT, not at \"{}\"", url));
+        "--master: a master is at http://HOST:PORT or https://HOST:PORT, not at \"{}\"",
+        ShownUrl(url)));
   }
   // It would be in every message, and in the address of the page that is told.
   if (ShownUrl(url) != url) {

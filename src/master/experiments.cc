@@ -553,6 +553,15 @@ Status Experiments::RemoveRepositories(std::int64_t experiment) {
   return first;
 }
 
+Result<bool> Experiments::IsToBeFreed(std::int64_t experiment, const std::string& setting) {
+  MutexLock turn(&turn_);
+  const Status listed = options_.catalog->experiments().Get(experiment).status();
+  if (listed.Is(Code::kNotFound)) return true;
+  RETURN_IF_ERROR(listed);
+  RETURN_IF_ERROR(options_.catalog->DeleteSetting(setting));
+  return false;
+}
+
 bool Experiments::RemoveStorage(bool tell) {
   const auto pending = options_.catalog->ListSettings(std::string(kRemoval));
   if (!pending.ok()) {
@@ -566,6 +575,11 @@ bool Experiments::RemoveStorage(bool tell) {
     const Value* work = what.ok() ? what->Find("work") : nullptr;
     Status removed;
     if (experiment.ok()) {
+      const Result<bool> due = IsToBeFreed(*experiment, name);
+      if (due.ok() && !*due) continue;
+      removed = due.status();
+    }
+    if (experiment.ok() && removed.ok()) {
       removed = RemoveRepositories(*experiment);
       std::error_code error;
       // One that an older version deleted ran where its number says.

@@ -173,6 +173,9 @@ class Experiments {
   /// Frees the storage of what was deleted. False: some of it cannot be freed now, and is said
   /// (`tell`).
   bool RemoveStorage(bool tell);
+  /// A deletion writes down that its storage is to be freed before it deletes. Of one that came to
+  /// no end this is forgotten: its experiment is there, and may go on.
+  Result<bool> IsToBeFreed(std::int64_t experiment, const std::string& setting) EXCLUDES(turn_);
   void Touch(std::int64_t experiment, bool soon);
   /// Takes away what trials of an experiment left in the storage. What is not theirs stays.
   Status RemoveRepositories(std::int64_t experiment);

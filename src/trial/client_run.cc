@@ -237,7 +237,9 @@ class RunClient::Impl : public std::enable_shared_from_this<RunClient::Impl> {
       return Status::Ok();
     }
     const Code code = answer.status().code();
-    if (code != Code::kInvalidArgument && code != Code::kAborted) {
+    if (code == Code::kFailedPrecondition) {
+      uncertain_ = "";  // the number was wrong: whatever comes next needs another
+    } else if (code != Code::kInvalidArgument && code != Code::kAborted) {
       uncertain_ = EncodeJson(Value(std::move(report)));
     }
     return answer.status();

@@ -164,6 +164,25 @@ TEST_F(ClientTest, AReportOfUnknownOutcomeThatTheScriptRepeatsKeepsItsNumber) {
   EXPECT_THAT(Seen().back(), HasSubstr("\"sequence\":2"));
 }
 
+TEST_F(ClientTest, AReportThatWasRefusedForItsNumberIsRepeatedUnderTheRightOne) {
+  auto client = Open();
+  ASSERT_TRUE(client.ok());
+  const Value metrics = Value::Object{{"loss", 0.5}};
+  ASSERT_TRUE((*client)->Report("training", 10, metrics).ok());
+  {
+    MutexLock lock(&mu_);
+    status_ = 409;  // an engine that came back with an older record
+    refusal_ = R"({"code":"out_of_order","message":"report 2 came where 1 belongs"})";
+  }
+  EXPECT_EQ((*client)->Report("training", 20, metrics).code(), Code::kFailedPrecondition);
+  {
+    MutexLock lock(&mu_);
+    status_ = 200;
+  }
+  ASSERT_TRUE((*client)->Report("training", 20, metrics).ok());
+  EXPECT_THAT(Seen().back(), HasSubstr("\"sequence\":1"));
+}
+
 TEST_F(ClientTest, RefusalsBecomeTheStatusesOfTheProtocol) {
   auto client = Open();
   ASSERT_TRUE(client.ok());

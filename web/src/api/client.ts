@@ -1,8 +1,8 @@
 // Requests to the master, typed by docs/openapi.yaml. The session is a cookie that scripts cannot read; what changes something
 // carries the header X-Cairn-Request, which other sites cannot send. No token ever stands in an address.
-import { parseExactly } from "./exact";
+import { parseExactly, writeExactly } from "./exact";
 import type {
-  Checkpoint, Cluster, Diff, ErrorBody, Experiment, FileList, JsonObject, Lineage, Login, LogPage, MetricPage, Page, Policy,
+  Checkpoint, Cluster, Diff, ErrorBody, Experiment, FileList, Json, JsonObject, Lineage, Login, LogPage, MetricPage, Page, Policy,
   PolicyPreview, Removal, Role, Run, Storage, Tensor, Token, Trial, User, Verification,
 } from "./types";
 
@@ -69,7 +69,7 @@ export async function send(
   const init: RequestInit = { method, headers, credentials: "same-origin", redirect: "error" };
   if (body !== undefined) {
     headers["Content-Type"] = "application/json";
-    init.body = JSON.stringify(body);
+    init.body = writeExactly(body as Json);
   }
   if (signal) init.signal = signal;
   let response: Response;

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { parseExactly, writeExactly } from "./exact";
+import { parseAllExactly, parseExactly, writeExactly } from "./exact";
 
 describe("integers beyond 53 bits", () => {
   const text = '{"id":"7","metadata":{"seed":18446744073709551615,"least":-9223372036854775808,"near":9007199254740993,"small":5,"list":[1152921504606846977],"text":"9007199254740993 \\"9007199254740993","float":1e+21,"long":0.12345678901234567},"value":9007199254740993}';
@@ -13,6 +13,25 @@ describe("integers beyond 53 bits", () => {
   it("are written as they came", () => {
     expect(writeExactly({ seed: answer.metadata["seed"]!, text: "1" })).toBe('{"seed":18446744073709551615,"text":"1"}');
     expect(writeExactly(undefined)).toBe("");
+  });
+
+  it("are found wherever they stand, and nothing else is taken for one", () => {
+    for (const shown of [
+      '{"a":"\\\\","n":12345678901234567890}', '{"a":"\\\\\\"12345678901234567890","n":-12345678901234567890}', '[12345678901234567890,{"x":[-12345678901234567890]},0]',
+      '{"12345678901234567890":"12345678901234567890"}', '"9007199254740993"', "9007199254740993", '{"__proto__":{"n":9007199254740993}}', '{"a":"\\u0000integer x","n":12345678901234567890}',
+    ]) expect(writeExactly((parseExactly(`{"metadata":${shown}}`) as { metadata: never }).metadata)).toBe(shown);
+    for (const value of ["1234567890123456789e2", "-0.12345678901234567", "1.2345678901234567e+21", "12345678901234567.5"])
+      expect((parseExactly(`{"metadata": ${value}, "n": 12345678901234567890}`) as { metadata: number }).metadata).toBe(Number(value));
+    expect(() => parseAllExactly("{12345678901234567890: 1}")).toThrow(SyntaxError);
+  });
+
+  it("are numbers in metrics, whatever those are called", () => {
+    expect(parseExactly('{"metrics":[{"values":{"config":{"n":9007199254740993}}}],"hparams":{"values":9007199254740993}}')).toEqual({ metrics: [{ values: { config: { n: 9007199254740992 } } }], hparams: { values: 9007199254740993n } });
+  });
+
+  it("are read beside long texts", () => {
+    const text = `{"text":${JSON.stringify("x".repeat(5e7))},"metadata":{"n":12345678901234567890}}`;
+    expect((parseExactly(text) as { metadata: unknown }).metadata).toEqual({ n: 12345678901234567890n });
   });
 
   it("cost nothing where there are none", () => {

@@ -1,4 +1,5 @@
 import { describe, expect, it } from "vitest";
+import { writeExactly } from "../api/exact";
 import { withMaster } from "./command";
 import { mergeLines, plainText } from "./logs";
 import { placeLineage } from "./lineage";
@@ -44,6 +45,10 @@ describe("overrides", () => {
     expect(parseOverrides("hyperparameters.lr = 0.1\n# why\n\nname = second try\nenvironment.list=[1,2]")).toEqual({
       ok: true, value: { hyperparameters: { lr: 0.1 }, name: "second try", environment: { list: [1, 2] } },
     });
+  });
+  it("keep all digits of integers", () => {
+    const parsed = parseOverrides("hyperparameters.seed = 9007199254740993\nname = 9007199254740993 times");
+    expect(parsed.ok && writeExactly(parsed.value)).toBe('{"hyperparameters":{"seed":9007199254740993},"name":"9007199254740993 times"}');
   });
   it("say which line is wrong", () => {
     expect(parseOverrides("a = 1\nnonsense")).toMatchObject({ ok: false, message: expect.stringContaining("Line 2") as string });

@@ -1,4 +1,5 @@
 // Config overrides as people type them: one "key.of.object = value" a line. The value is JSON, or else a string.
+import { parseAllExactly } from "../api/exact";
 import type { Json, JsonObject } from "../api/types";
 
 export type Parsed = { ok: true; value: JsonObject } | { ok: false; message: string };
@@ -21,7 +22,7 @@ export function parseOverrides(text: string): Parsed {
 
 function parseValue(text: string): Json {
   try {
-    return JSON.parse(text) as Json;
+    return parseAllExactly(text) as Json;
   } catch {
     return text;
   }

@@ -8,6 +8,15 @@ describe("a scatter plot", () => {
     expect(points[1]!.px).toBeGreaterThan(points[0]!.px);
     expect(points[1]!.py).toBeLessThan(points[0]!.py);
   });
+  it("takes integers beyond 53 bits for numbers, and names them with all digits", () => {
+    const rows = [{ id: "1", x: 5, y: 1 }, { id: "2", x: 18446744073709551615n, y: 2 }, { id: "3", x: 9223372036854775809n, y: 3 }];
+    for (const log of [false, true]) {
+      const [least, most, middle] = placePoints(rows, { ...size, log }).points;
+      expect(least!.px).toBeLessThan(middle!.px);
+      expect(middle!.px).toBeLessThan(most!.px);
+      expect(middle!.xLabel).toBe("9223372036854775809");
+    }
+  });
   it("gives each text a column", () => {
     const { points, xTicks } = placePoints([{ id: "1", x: "sgd", y: 1 }, { id: "2", x: "adam", y: 2 }, { id: "3", x: "sgd", y: 3 }], size);
     expect(points[0]!.px).toBe(points[2]!.px);

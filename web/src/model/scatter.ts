@@ -30,7 +30,7 @@ const LETTER = 7;
 const LEAST_LABEL = 42;
 
 export function placePoints(rows: { id: string; x: Json; y: number }[], size: { width: number; height: number; log: boolean }): Scatter {
-  const numeric = rows.every((row) => typeof row.x === "number" || row.x === null);
+  const numeric = rows.every((row) => typeof row.x === "number" || typeof row.x === "bigint" || row.x === null);
   const usable = rows.filter((row) => Number.isFinite(row.y) && row.x !== null && (!numeric || !size.log || (row.x as number) > 0));
   const wide = size.width - LEFT - RIGHT;
   const high = size.height - TOP - BOTTOM;
@@ -42,10 +42,10 @@ export function placePoints(rows: { id: string; x: Json; y: number }[], size: { 
   let xTicks: Tick[];
   if (numeric) {
     const scale = (x: number): number => (size.log ? Math.log10(x) : x);
-    const xs = usable.map((row) => scale(row.x as number));
+    const xs = usable.map((row) => scale(Number(row.x)));
     const [x0, x1] = [Math.min(...xs), Math.max(...xs)];
     const at = (x: number): number => LEFT + (x1 > x0 ? ((x - x0) / (x1 - x0)) * wide : wide / 2);
-    placeX = (x) => at(scale(x as number));
+    placeX = (x) => at(scale(Number(x)));
     const whole = xs.every(Number.isInteger) && !size.log;
     xTicks = (size.log ? logTicks(x0, x1) : ticks(x0, x1, whole)).map((x) => ({ at: at(x), label: formatNumber(size.log ? 10 ** x : x) }));
     xTicks = withRoom(xTicks);
