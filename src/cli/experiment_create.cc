@@ -16,6 +16,7 @@
 #include "cli/experiment_tables.h"
 #include "cli/output.h"
 #include "format/json.h"
+#include "format/yaml_scalar.h"
 #ifdef CAIRN_WITH_MASTER
 #include "master/code_archive.h"
 #endif
@@ -201,7 +202,8 @@ Result<Value> ParseOverrides(const std::vector<std::string>& assignments) {
     }
     const std::string text = assignment.substr(equals + 1);
     auto parsed = DecodeJson(text);
-    Value value = parsed.ok() ? *std::move(parsed) : Value(text);
+    // What JSON does not know is what it would be in the file: `True` is no text.
+    Value value = parsed.ok() ? *std::move(parsed) : text.empty() ? Value(text) : YamlScalar(text);
     std::string_view keys = std::string_view(assignment).substr(0, equals);
     Value::Object* object = &root;
     for (;;) {

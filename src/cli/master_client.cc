@@ -49,9 +49,9 @@ Result<std::unique_ptr<MasterClient>> MasterClient::Open(const MasterOptions& op
   if (UrlScheme(url).empty()) url = "http://" + url;
   while (url.ends_with('/')) url.pop_back();
   if (!url.starts_with("http://") && !url.starts_with("https://")) {
-    return InvalidArgumentError(fmt::format(
-        "--master: a master is at http://HOST:PORT or https://HOST:PORT, not at \"{}\"",
-        ShownUrl(url)));
+    return InvalidArgumentError(
+        fmt::format("--master: a master is at http://HOST:PORT or https://HOST:PORT, not at \"{}\"",
+                    ShownUrl(url)));
   }
   // It would be in every message, and in the address of the page that is told.
   if (ShownUrl(url) != url) {

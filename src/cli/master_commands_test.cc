@@ -253,6 +253,13 @@ TEST_F(MasterCommandsTest, ContinueSendsWhatIsToBeDifferent) {
   EXPECT_EQ(EncodeJson(*body.Find("config")),
             R"({"hyperparameters":{"lr":0.5,"name":"two words"},"max_restarts":3})");
   EXPECT_GE(body.Find("request_id")->if_string()->size(), 8u);
+  // As in the file.
+  ASSERT_EQ(Cairn({"e", "continue", "7", "--new", "--config", "h.a=True", "--config", "h.b=.5",
+                   "--config", "h.c=\"True\"", "--config", "h.d=", "--config", "h.e=[1, 2]"})
+                .code,
+            0);
+  EXPECT_EQ(EncodeJson(*LastBody().Find("config")),
+            R"({"h":{"a":true,"b":0.5,"c":"True","d":"","e":[1,2]}})");
   EXPECT_THAT(Cairn({"e", "continue", "7", "--config", "a=1"}).err, HasSubstr("--new"));
   EXPECT_THAT(Cairn({"e", "continue", "7", "--new", "--config", "a"}).err, HasSubstr("KEY=VALUE"));
 }

@@ -8,16 +8,14 @@
 #include <yaml-cpp/parser.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <exception>
-#include <limits>
 #include <map>
 #include <sstream>
 #include <utility>
 
 #include "base/status_macros.h"
 #include "format/json.h"
+#include "format/yaml_scalar.h"
 
 namespace cairn::master {
 namespace {
@@ -37,41 +35,6 @@ struct Refusal : std::exception {
 
 [[noreturn]] void Refuse(const Mark& mark, std::string_view why) {
   throw Refusal(InvalidArgumentError(fmt::format("line {}: {}", mark.line + 1, why)));
-}
-
-template <typename T>
-bool ParseWhole(std::string_view text, T* out, int base = 10) {
-  if (text.starts_with('+')) text.remove_prefix(1);
-  std::from_chars_result result{};
-  if constexpr (std::is_floating_point_v<T>) {
-    result = std::from_chars(text.data(), text.data() + text.size(), *out);
-  } else {
-    result = std::from_chars(text.data(), text.data() + text.size(), *out, base);
-  }
-  return result.ec == std::errc() && result.ptr == text.data() + text.size();
-}
-
-/// A plain scalar by YAML's core schema.
-Value PlainScalar(const std::string& text) {
-  if (text.empty() || text == "~" || text == "null" || text == "Null" || text == "NULL") return {};
-  if (text == "true" || text == "True" || text == "TRUE") return true;
-  if (text == "false" || text == "False" || text == "FALSE") return false;
-  std::int64_t number = 0;
-  std::uint64_t large = 0;
-  const bool hex = text.starts_with("0x");
-  if (hex && ParseWhole(std::string_view(text).substr(2), &large, 16)) return large;
-  if (ParseWhole(text, &number)) return number;
-  if (ParseWhole(text, &large)) return large;
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  if (text == ".inf" || text == "+.inf" || text == ".Inf") return kInfinity;
-  if (text == "-.inf" || text == "-.Inf") return -kInfinity;
-  if (text == ".nan" || text == ".NaN") return std::numeric_limits<double>::quiet_NaN();
-  double real = 0;
-  // from_chars takes "inf" and "nan", which are texts here.
-  const bool digits = text.find_first_of("0123456789") != std::string::npos &&
-                      text.find_first_not_of("+-.0123456789eE") == std::string::npos;
-  if (digits && ParseWhole(text, &real) && std::isfinite(real)) return real;
-  return text;
 }
 
 /// Whether that line, from 0, begins with a tab, after spaces perhaps.
@@ -106,7 +69,7 @@ class Builder final : public YAML::EventHandler {
     if (!IsValidUtf8(text)) Refuse(mark, "not UTF-8");
     const bool quoted = tag == "!";
     Add(mark, anchor,
-        ConfigNode{.scalar = quoted ? Value(text) : PlainScalar(text), .line = mark.line + 1}, 1,
+        ConfigNode{.scalar = quoted ? Value(text) : YamlScalar(text), .line = mark.line + 1}, 1,
         &text, !quoted && text == kMerge);
   }
   void OnSequenceStart(const Mark& mark, const std::string& tag, anchor_t anchor,

@@ -46,6 +46,10 @@ describe("overrides", () => {
       ok: true, value: { hyperparameters: { lr: 0.1 }, name: "second try", environment: { list: [1, 2] } },
     });
   });
+  it("reads values as a config file does", () => {
+    const parsed = parseOverrides('a = True\nb = .5\nc = "True"\nd = \ne = [1, 2]\nf = +3\ng = 1.2.3\nh = ~');
+    expect(parsed).toEqual({ ok: true, value: { a: true, b: 0.5, c: "True", d: "", e: [1, 2], f: 3, g: "1.2.3", h: null } });
+  });
   it("keep all digits of integers", () => {
     const parsed = parseOverrides("hyperparameters.seed = 9007199254740993\nname = 9007199254740993 times");
     expect(parsed.ok && writeExactly(parsed.value)).toBe('{"hyperparameters":{"seed":9007199254740993},"name":"9007199254740993 times"}');

@@ -1,4 +1,5 @@
-// Config overrides as people type them: one "key.of.object = value" a line. The value is JSON, or else a string.
+// Config overrides as people type them: one "key.of.object = value" a line. The value is JSON, or else what a plain
+// scalar is in a config file: True and .5 are no strings.
 import { parseAllExactly } from "../api/exact";
 import type { Json, JsonObject } from "../api/types";
 
@@ -24,8 +25,17 @@ function parseValue(text: string): Json {
   try {
     return parseAllExactly(text) as Json;
   } catch {
-    return text;
+    return parseScalar(text);
   }
+}
+
+// YAML's core schema, as far as JSON does not know it.
+function parseScalar(text: string): Json {
+  if (/^(True|TRUE)$/.test(text)) return true;
+  if (/^(False|FALSE)$/.test(text)) return false;
+  if (/^(~|Null|NULL)$/.test(text)) return null;
+  if (/^[-+]?(\.\d+|\d+\.?\d*)([eE][-+]?\d+)?$/.test(text) && Number.isFinite(Number(text))) return Number(text);
+  return text;
 }
 
 function put(root: JsonObject, keys: string[], value: Json): string | null {
