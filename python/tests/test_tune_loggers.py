@@ -495,6 +495,31 @@ def test_a_metric_that_comes_late_after_a_long_text(tmp_path):
     book.on_experiment_end([trial])
 
 
+@pytest.mark.parametrize("to", [0, 1])
+def test_a_trial_that_goes_back_has_its_columns_again(tmp_path, to):
+    trial = trial_in(tmp_path)
+    book = LogBook(str(tmp_path))
+    late = [report(i, a=i, late=i) for i in (2, 3)]
+    tell(book, trial, report(1, a=1), late[0])
+    book.on_trial_rewind(trial, to)
+    if to == 0:
+        tell(book, trial, report(1, a=1, late=1))
+    tell(book, trial, *late)
+    book.on_trial_complete(1, [trial], trial)
+    want = [("1", "1" if to == 0 else ""), ("2", "2"), ("3", "3")]
+    assert [(row["a"], row["late"]) for row in rows(trial)] == want
+
+
+def test_a_return_to_the_beginning_of_a_line_is_within_quotes(tmp_path):
+    trial = trial_in(tmp_path, kind="a\rb")
+    book = LogBook(str(tmp_path))
+    results = [report(1, note="50 %\r60 %"), report(2, note="\r"), report(3, note="\n", **{"late\r": 4})]
+    tell(book, trial, *(fill_result(one, trial.trial_id, trial.config) for one in results))
+    got = [(row["training_iteration"], row["note"], row["late\r"], row["config/kind"]) for row in rows(trial)]
+    assert got == [("1", "50 %\r60 %", "", "a\rb"), ("2", "\r", "", "a\rb"), ("3", "\n", "4", "a\rb")]
+    book.on_experiment_end([trial])
+
+
 # Lines that are made without a dict for each report.
 
 PLAIN = [

@@ -1,5 +1,6 @@
 """Trainables that close their output, fork, report odd numbers; settings of odd types."""
 
+import enum
 import json
 import os
 import shutil
@@ -139,6 +140,21 @@ def test_tensors_of_one_element_are_numbers(tmp_path):
 
     [result] = fit(f, tmp_path)
     assert [result.metrics[name] for name in "abc"] == [2, 3.0, [1, 2]]
+
+
+def test_texts_of_enumerations_are_their_values(tmp_path):
+    class Metric(str, enum.Enum):
+        LOSS = "loss"
+        KIND = "kind"
+
+    def f(config):
+        tune.report({Metric.LOSS: 1.0, "kind": Metric.KIND}, checkpoint=tune.Checkpoint.from_dict({"x": 1}))
+
+    config = tune.TuneConfig(metric=Metric.LOSS, mode="min")
+    checkpoints = tune.CheckpointConfig(num_to_keep=1, checkpoint_score_attribute=Metric.LOSS)
+    result = fit(f, tmp_path, config, checkpoint_config=checkpoints).get_best_result()
+    assert result.error is None
+    assert (result.metrics["loss"], result.metrics["kind"]) == (1.0, "kind")
 
 
 def test_counts_may_be_of_numpy(tmp_path):

@@ -151,3 +151,16 @@ def test_pandas_is_imported_when_it_is_asked_for():
     code = "import sys, cairn.tune.result_grid, cairn.tune.search_policy; print([m for m in ('pandas', 'torch', 'optuna') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_lines_of_reports_end_where_json_says(tmp_path):
+    notes = ["a\u2028b", "a\x85b", "a\x1cb\x0bc"]
+    # As programs in C++ write them: only what JSON demands is escaped.
+    lines = [json.dumps({"training_iteration": i, "note": note}, ensure_ascii=False) for i, note in enumerate(notes, 1)]
+    (tmp_path / "result.json").write_text("".join(line + "\n" for line in lines) + '{"training_it', encoding="utf-8")
+    assert [one["note"] for one in Result.from_path(tmp_path).results] == notes
+
+
+def test_a_file_is_no_experiment(tmp_path):
+    (tmp_path / "file").touch()
+    assert not cairn.tune.Tuner.can_restore(tmp_path / "file")

@@ -65,7 +65,7 @@ def make(directory, which):
     return tune.Tuner(Climb, param_space=space, tune_config=how, run_config=run)
 
 def outcome(results):
-    return [[r.config["lr"], [[m["training_iteration"], m["x"]] for m in reports(r)]] for r in results]
+    return [[r.config["lr"], [[m["training_iteration"], m["x"], m["config"]["lr"]] for m in reports(r)]] for r in results]
 
 if __name__ == "__main__":
     print("OUTCOME", json.dumps(outcome(make(sys.argv[1], sys.argv[2]).fit())))
@@ -167,6 +167,21 @@ def test_pbt_clones_the_better_ones(tmp_path):
         xs = [m["x"] for m in reports(result)]
         slopes.append(len({round(b - a, 9) for a, b in zip(xs, xs[1:])}))
     assert max(slopes) > 1
+
+
+def test_reports_made_anew_have_the_hyperparameters_of_then(tmp_path):
+    names = named()
+    tuner = names["make"](tmp_path, "pbt")
+    tuner._flags["summarize_after"] = 1  # which must not stand in for what happened
+    results = tuner.fit()
+    files = [os.path.join(r.path, name) for r in results for name in ("result.json", "progress.csv")]
+    before = [open(path).read() for path in files]
+    assert max(len({m["config"]["lr"] for m in reports(r)}) for r in results) > 1
+    os.remove(tmp_path / "pbt" / ".logged")  # as after a kill: the files are made from the record
+    for path in files:
+        os.remove(path)
+    tune.Tuner.restore(tmp_path / "pbt", names["Climb"]).fit()
+    assert [open(path).read() for path in files] == before
 
 
 def test_pbt_clones_by_link(tmp_path):

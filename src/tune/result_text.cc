@@ -125,7 +125,7 @@ Value FillResult(const Value& report, const std::string& trial, const Value& con
       stamp != filled.end() && stamp->second.is_number()) {
     filled["date"] = DateOf(static_cast<std::int64_t>(stamp->second.AsDouble()));
   }
-  filled["config"] = config;
+  filled.try_emplace("config", config);
   return filled;
 }
 

@@ -18,7 +18,7 @@ inline constexpr char kErrorName[] = "error.txt";
 inline constexpr char kTensorboardName[] = "events.out.tfevents.cairn";
 
 /// A report with the keys that follow from where it came from: done, trial_id, experiment_tag,
-/// date, config.
+/// date, config (if it has none of its own).
 Value FillResult(const Value& report, const std::string& trial, const Value& config);
 
 /// When it was made, in this machine's time: 2026-11-18_20-15-06.

@@ -208,6 +208,9 @@ Status Tuner::BringUpPolicy() {
 void Tuner::Summarize() {
   const EventPosition position = journal_->position();
   if (position.seq < summarized_ + options_.summarize_after) return;
+  // It does not hold with what each report was made; and PBT comes by replay of all events anyway.
+  const auto changed = [](const auto& trial) { return !trial.second.former.empty(); };
+  if (std::ranges::any_of(record_.trials(), changed)) return;
   TunerSummary summary{
       .tuner = record_, .policy = options_.policy_origin, .policy_state = options_.policy->Save()};
   engine_->Look([&](const TrialRecords& records) {
@@ -612,7 +615,11 @@ Value Tuner::Trials(bool with_results) {
 
 Value Tuner::Results(const std::string& trial) {
   Value::List results;
-  Look([&](const TrialRecords& records) { results = ResultsOf(records.Find(trial)); });
+  const TuneTrial* const known = record_.Find(trial);
+  if (known == nullptr) return results;
+  Look([&](const TrialRecords& records) {
+    results = ResultsOf(records.Find(trial), known->former);
+  });
   return results;
 }
 

@@ -118,7 +118,8 @@ class Tuner {
   /// What is known of all trials, in their order: {"trial", "config", "status", "error",
   /// "last_result", "results" (if asked for), "checkpoints"}.
   Value Trials(bool with_results);
-  /// The results of one, as in Trials; an empty list when it is not known.
+  /// The results of one, as in Trials, those that were made with other hyperparameters with these
+  /// as "config"; an empty list when it is not known.
   Value Results(const std::string& trial);
 
   /// Whether a start with these options is sure to run something: not where all trials have ended

@@ -1,5 +1,6 @@
 #include "tune/tuner_news.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -63,7 +64,8 @@ std::optional<Value> NewsOf(Event event) {
   }
 }
 
-Value::List ResultsOf(const TrialRecord* record) {
+Value::List ResultsOf(const TrialRecord* record,
+                      std::span<const std::pair<std::uint64_t, Value>> former) {
   Value::List results;
   if (record == nullptr) return results;
   std::vector<const MetricPoint*> points;
@@ -71,7 +73,12 @@ Value::List ResultsOf(const TrialRecord* record) {
     while (!points.empty() && points.back()->steps >= point.steps) points.pop_back();
     points.push_back(&point);
   }
-  for (const MetricPoint* point : points) results.push_back(point->values);
+  for (const MetricPoint* point : points) {
+    Value::Object* const result = results.emplace_back(point->values).if_object();
+    const auto then =
+        std::ranges::find_if(former, [&](const auto& one) { return point->run <= one.first; });
+    if (result != nullptr && then != former.end()) (*result)["config"] = then->second;
+  }
   return results;
 }
 

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+#include <utility>
 
 #include <cairn/value.h>
 
@@ -15,7 +18,9 @@ namespace cairn::tune {
 std::optional<Value> NewsOf(Event event);
 
 /// Its reports that count: a run that went back reports again what came after. None of null.
-Value::List ResultsOf(const TrialRecord* record);
+/// With `former` of a trial, those that were made with other hyperparameters have them as `config`.
+Value::List ResultsOf(const TrialRecord* record,
+                      std::span<const std::pair<std::uint64_t, Value>> former = {});
 
 /// What is known of a trial, for results. `record`: the engine's; null when it knows none.
 Value DescribeTrial(const TuneTrial& trial, const std::string& status, const TrialRecord* record,

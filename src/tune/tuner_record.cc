@@ -188,7 +188,7 @@ Status TunerRecord::ApplyNote(const Event& event) {
     }
     const std::string checkpoint = TextOf(event.body, "checkpoint");
     if (!choice.donor.empty() && !checkpoint.empty()) {
-      trial->config = choice.config;
+      trial->former.emplace_back(trial->run, std::exchange(trial->config, choice.config));
       trial->donor = choice.donor;
       trial->donor_checkpoint = checkpoint;
       trial->donor_after_run = trial->run;

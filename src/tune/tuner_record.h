@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <cairn/status.h>
@@ -49,6 +50,9 @@ struct TuneTrial {
   /// What runs up to this one saved is of before: a worker of a killed tuner may have been at it.
   std::uint64_t donor_after_run = 0;
   std::uint64_t run = 0;  // the newest that began
+  /// Hyperparameters before it went on from another's checkpoint: those of runs up to this one,
+  /// oldest first. What they reported was made with them. In no summary.
+  std::vector<std::pair<std::uint64_t, Value>> former;
 
   Decision DecidedAt(std::int64_t at) const;
 };

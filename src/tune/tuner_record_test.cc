@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tune/tuner_news.h"
+
 namespace cairn::tune {
 namespace {
 
@@ -107,6 +109,31 @@ TEST(TunerRecord, OnlyACheckpointOfALaterRunTakesTheDonorsPlace) {
   EXPECT_EQ(record.Find("t")->donor_checkpoint, "d3");
   saved(2);
   EXPECT_EQ(record.Find("t")->donor, "");
+}
+
+TEST(TunerRecord, ReportsHaveTheHyperparametersThatTheyWereMadeWith) {
+  TunerRecord record;
+  ASSERT_TRUE(record.Apply(Note("t", {{"what", "suggest"}, {"config", O{{"lr", 1}}}})).ok());
+  TrialRecord trial{.id = "t"};
+  for (std::int64_t at = 1; at <= 3; ++at) {
+    const auto run = static_cast<std::uint64_t>(at);
+    ASSERT_TRUE(
+        record.Apply({.trial = "t", .run = run, .kind = EventKind::kRunStarted, .body = O{}}).ok());
+    trial.reports.push_back({.steps = at, .run = run, .values = O{{"x", at}}});
+    if (at == 3) break;
+    const O choice{{"kind", "run"}, {"trial", "t"}, {"donor", "d"}, {"config", O{{"lr", at + 1}}}};
+    ASSERT_TRUE(
+        record
+            .Apply(Note(
+                "t",
+                {{"what", "choose"}, {"choice", choice}, {"checkpoint", "c"}, {"iteration", at}}))
+            .ok());
+  }
+  const TuneTrial& known = *record.Find("t");
+  EXPECT_EQ(known.config, Value(O{{"lr", 3}}));
+  const Value::List results = ResultsOf(&trial, known.former);
+  EXPECT_EQ(results, (Value::List{O{{"x", 1}, {"config", O{{"lr", 1}}}},
+                                  O{{"x", 2}, {"config", O{{"lr", 2}}}}, O{{"x", 3}}}));
 }
 
 TEST(TunerRecord, CountsTheTimeInWhichATunerWasAtWork) {

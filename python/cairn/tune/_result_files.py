@@ -189,7 +189,7 @@ class CSVLoggerCallback(FileLogger):
     def __init__(self) -> None:
         super().__init__("progress.csv")
         self._columns: dict[str, list[str]] = {}
-        self._same: dict[str, Any] = {}  # the keys of the last row
+        self._same: dict[str, Any] = {}  # the keys of the last row, all of which have columns
 
     def log_trial_result(self, iteration: int, trial: Trial, result: dict[str, Any]) -> None:
         if is_remote(trial.local_path):
@@ -216,6 +216,7 @@ class CSVLoggerCallback(FileLogger):
             return
         rows = [flatten(result) for result in results]
         self._columns[trial.trial_id] = _columns(rows)
+        self._same.pop(trial.trial_id, None)
         self._rewrite(trial, rows)
 
     def _whole(self, trial: Trial, results: list[dict[str, Any]]) -> Iterator[bytes]:
@@ -256,8 +257,9 @@ class CSVLoggerCallback(FileLogger):
     @staticmethod
     def _row(columns: list[str], row: dict[str, Any]) -> bytes:
         text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerow([row.get(name, "") for name in columns])
-        return text.getvalue().encode()
+        # Both characters get quotes, which readers want: csv gives them to those of its line's end alone.
+        csv.writer(text, lineterminator="\r\n").writerow([row.get(name, "") for name in columns])
+        return text.getvalue()[:-2].encode() + b"\n"
 
 
 class TBXLoggerCallback(FileLogger):

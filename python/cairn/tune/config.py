@@ -76,6 +76,8 @@ class CheckpointConfig:
             raise ValueError(
                 f"checkpoint_score_attribute must be the name of a metric, not {score!r}"
             )
+        # Workers are told it before they know the types of the user's.
+        self.checkpoint_score_attribute = None if score is None else str.__str__(score)
         self.checkpoint_frequency = _whole(self.checkpoint_frequency, "checkpoint_frequency")
         if self.checkpoint_frequency < 0:
             raise ValueError(

@@ -207,7 +207,8 @@ def read_reports(path: str) -> list[dict[str, Any]]:
 
 
 def _parse_reports(text: str, path: str) -> list[dict[str, Any]]:
-    lines = text.splitlines()
+    # Not splitlines(): other characters that end a line may stand within JSON's texts.
+    lines = text.removesuffix("\n").split("\n") if text else []
     reports = []
     for number, line in enumerate(lines):
         try:

@@ -42,9 +42,14 @@ def plain_result(metrics: Mapping[str, Any], where: str = "") -> Dict[str, Any]:
     if not isinstance(metrics, Mapping):
         raise ValueError(f"metrics must be a dict, not {type(metrics).__name__}")
     return {
-        _without_nul(str(key), where or "metrics"): _plain(value, f"{where}{key}")
+        _without_nul(_text(key), where or "metrics"): _plain(value, f"{where}{key}")
         for key, value in metrics.items()
     }
+
+
+def _text(value: Any) -> str:
+    """Of a text of a type of its own what it holds: str() of an Enum's member is the member's name."""
+    return str.__str__(value) if isinstance(value, str) else str(value)
 
 
 def _without_nul(text: str, where: str) -> str:
@@ -63,7 +68,7 @@ def _is_masked(value: Any) -> bool:
 def _plain(value: Any, where: str) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         if isinstance(value, str):
-            return _without_nul(str(value), where)
+            return _without_nul(_text(value), where)
         if type(value) in (bool, int, float) or value is None:
             return value
         for kind in (bool, int, float):
@@ -114,8 +119,9 @@ def _date(stamp: int) -> str:
 def fill_result(
     result: Mapping[str, Any], trial_id: str, config: Mapping[str, Any], **more: Any
 ) -> Dict[str, Any]:
-    """With the keys that follow from where it came from."""
+    """With the keys that follow from where it came from; `config` of a result itself is what it was made with."""
     filled = dict(result)
+    config = filled.pop(CONFIG, config)
     filled.setdefault(DONE, False)
     filled[TRIAL_ID] = trial_id
     stamp = filled.get(TIMESTAMP)

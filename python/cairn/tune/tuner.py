@@ -150,8 +150,11 @@ class Tuner:
         >>> tune.Tuner.can_restore("runs/rates")
         True
         """
+        where = _location.of_user(path)
+        if os.path.isfile(where):
+            return False
         try:
-            return bool(_native.Tuner.exists(_location.of_user(path)))
+            return bool(_native.Tuner.exists(where))
         except NotFound:
             return False
 
