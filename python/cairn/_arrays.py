@@ -194,8 +194,8 @@ def _numpy_kind(dtype: np.dtype) -> _NumpyKind:
     note: Dict[str, Any] = {}
     if dtype.name in _COMPLEX:
         note["complex"] = dtype.name
-    if dtype.kind in "mM" or not dtype.isnative:
-        note["np"] = dtype.str
+    if dtype.kind in "mM" or (not dtype.isnative and dtype.name not in _ML_DTYPES):
+        note["np"] = dtype.str  # which names no dtype of ml_dtypes: those come back native
     return _NumpyKind(stored, tail, note, meaning(note), dtype.isnative)
 
 
@@ -271,6 +271,8 @@ def _torch_source(value: Any, name: str) -> Source:
         raise Invalid(f"{name}: quantized tensors cannot be stored; use .dequantize()")
     if value.device.type == "meta":
         raise Invalid(f"{name}: the tensor is on the meta device and has no values")
+    if value.is_cpu and value.numel() > 0 and value.data_ptr() == 0:
+        raise Invalid(f"{name}: the tensor's memory was freed (its storage has no bytes)")
     note: Dict[str, Any] = {}
     if value.requires_grad:
         note["requires_grad"] = True

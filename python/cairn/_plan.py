@@ -239,7 +239,8 @@ class Plan:
                 return self._take(place) if type(given) is tuple else self._refill(given, place)
         counter = type(given) is collections.Counter  # a value, not a place for others
         grows = isinstance(given, dict) and self._dict_grows(key) and not counter
-        if isinstance(given, (dict, list, tuple)) and (len(given) > 0 or grows) and not counter:
+        value = counter or (_tree.is_torch_size(given) and self._is_leaf(key, name))
+        if isinstance(given, (dict, list, tuple)) and (len(given) > 0 or grows) and not value:
             return self._match_container(given, key, name)
         place = self._index.find(key, name)
         if self._skip and self._is_skipped(name, place.name if place else name):
@@ -259,6 +260,10 @@ class Plan:
             return self._match_stateful(stateful, place, key, name)
         place.use()
         return self._match_leaf(given, place, name or "the state")
+
+    def _is_leaf(self, key: Key, name: str) -> bool:
+        place = self._index.find(key, name)
+        return place is not None and place.children is None
 
     def _is_taken_whole(self, given: Any, place: _Place, key: Key) -> bool:
         """True for lists and tuples of values, which may have any length, and for lists that are

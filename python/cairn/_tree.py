@@ -228,13 +228,17 @@ def _text(node: Any) -> str:
 class _Encoder:
     """The half of the native StateEncoder that knows Python's types."""
 
-    def __init__(self, layout: Layout, lazy: bool) -> None:
+    def __init__(self, layout: Layout, lazy: bool, before: Optional["_Encoder"] = None) -> None:
         self._layout = layout
         self._lazy = lazy
         self._shared: Dict[Tuple[Any, ...], Dict[str, Any]] = {}  # leaves without notes, by memory
         # Memory that was given back would be another array's next: objects give copies that die.
         self._owners: List[Any] = []
         self.stateful: List[Stateful] = []
+        # Objects that were asked, and what they gave. A walk begun anew does not ask them again: they
+        # may count, or gather their state from processes that are asked once (FSDP).
+        self._asked: List[Tuple[Any, Stateful, Any]] = []
+        self._before = collections.deque(() if before is None else before._asked)
         self.native = _native.StateEncoder(
             rank=layout.rank,
             participant=layout.participant,
@@ -271,10 +275,16 @@ class _Encoder:
             return f'{{"rng":["{kind}",', rng_state(value), "]}"
         if type(value).__module__.startswith("torch") and type(value).__name__ == "Generator":
             return '{"rng":["torch",', value.get_state(), "]}"
+        if self._before and self._before[0][0] is value:
+            _, stateful, state = self._before.popleft()
+            self.stateful.append(stateful)
+            return "", state, ""
         stateful = as_stateful(value)
         if stateful is not None:
             self.stateful.append(stateful)
-            return "", stateful.cairn_save_lazily() if self._lazy else stateful.cairn_save(), ""
+            state = stateful.cairn_save_lazily() if self._lazy else stateful.cairn_save()
+            self._asked.append((value, stateful, state))
+            return "", state, ""
         known, node = _value_node(value, path, depth)
         if known:
             return _text(node)
@@ -403,7 +413,7 @@ def _value_node(value: Any, path: str, depth: int) -> Tuple[bool, Any]:
         keys = _value_nodes(value.keys(), path, depth)
         counts = _value_nodes(value.values(), path, depth)
         return True, {"counter": [list(pair) for pair in zip(keys, counts)]}
-    if kind.__module__ == "torch" and kind.__name__ == "Size":
+    if is_torch_size(value):
         return True, {"torch.Size": [int(v) for v in value]}
     for plain_type in (str, bytes, int, float, complex, dict, list, tuple, set, frozenset):
         if isinstance(value, plain_type) and kind is not plain_type:
@@ -422,6 +432,11 @@ def _value_nodes(values: Any, path: str, depth: int) -> List[Any]:
             raise Invalid(f"{path or 'the state'}: {a_type(value)} cannot stand in a set or a key")
         nodes.append(node)
     return nodes
+
+
+def is_torch_size(value: Any) -> bool:
+    kind = type(value)
+    return kind.__module__ == "torch" and kind.__name__ == "Size"
 
 
 def _numpy_scalar_node(value: np.generic, path: str) -> Any:
@@ -527,7 +542,7 @@ def encode(
     encoder = _Encoder(layout, lazy)
     with collector_paused():
         if known is None or not encoder.encode_known(value, known):
-            encoder = _Encoder(layout, lazy)
+            encoder = _Encoder(layout, lazy, encoder)
             encoder.encode(value, known)
     native = encoder.native
     return Encoded(native, native.keep, encoder.stateful, native.nbytes)

@@ -54,7 +54,10 @@ class Retrace {
     PyObject* const p = value.ptr();
     switch (step.kind) {
       case Kind::kText:
+      case Kind::kOpening:
         return Text(step, value, depth);
+      case Kind::kClosing:
+        return false;
       case Kind::kNumpy:
         return arrays_->IsArray(value) && Array(step, value);
       case Kind::kTorch:
@@ -72,33 +75,38 @@ class Retrace {
   }
 
   bool Text(const Step& step, nb::handle value, int depth) {
-    out_->json.append(trace_.json, taken_, step.first - taken_);
-    taken_ = step.end;
-    if (AppendPlainValue(value.ptr(), path_, &out_->json)) return true;
+    Replace(step);
+    if (AppendPlainValue(value.ptr(), path_, &out_->json)) return step.kind == Kind::kText;
     PyObject* const p = value.ptr();
     if (arrays_->IsArray(value) || torch_.IsTensor(value) || PyDict_CheckExact(p) ||
         PyList_CheckExact(p) || PyTuple_CheckExact(p) || value.type().is(ordered_dict_)) {
       return false;
     }
-    return Other(value, depth);
+    return Other(step, value, depth);
   }
 
   /// What StateEncoder asks Python for.
-  bool Other(nb::handle value, int depth) {
+  bool Other(const Step& step, nb::handle value, int depth) {
     const nb::object answer = other_(value, path_, depth);
-    if (asked_) return false;
-    if (PyUnicode_Check(answer.ptr())) {
+    const bool text = PyUnicode_Check(answer.ptr());
+    if (asked_ || text != (step.kind == Kind::kText)) return false;
+    if (text) {
       out_->json += Utf8(answer, path_);
       return true;
     }
     out_->json += nb::cast<std::string_view>(answer[0]);
     if (!Node(answer[1], depth + 1) || next_ == trace_.steps.size()) return false;
     const Step& behind = trace_.steps[next_++];
-    if (behind.kind != Kind::kText) return false;
-    out_->json.append(trace_.json, taken_, behind.first - taken_);
-    taken_ = behind.end;
+    if (behind.kind != Kind::kClosing) return false;
+    Replace(behind);
     out_->json += nb::cast<std::string_view>(answer[2]);
     return true;
+  }
+
+  /// Takes what stands in front of a text, which is written anew.
+  void Replace(const Step& step) {
+    out_->json.append(trace_.json, taken_, step.first - taken_);
+    taken_ = step.end;
   }
 
   bool Child(nb::handle key, nb::handle value, int depth) {

@@ -29,7 +29,17 @@ struct StateLayout {
 
 /// What StateEncoder met on its walk over a state, in order, and what it made of it.
 struct StateTrace {
-  enum class Kind : std::uint8_t { kText, kDict, kOrderedDict, kList, kTuple, kNumpy, kTorch };
+  enum class Kind : std::uint8_t {
+    kText,     // a value
+    kOpening,  // text before a value that is walked instead of another one
+    kClosing,  // text behind it
+    kDict,
+    kOrderedDict,
+    kList,
+    kTuple,
+    kNumpy,
+    kTorch,
+  };
   struct Step {
     Kind kind;
     // Of a text: where it stands in the JSON. Of a container: how many are in it. Of an array:

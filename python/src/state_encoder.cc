@@ -86,9 +86,8 @@ bool StateEncoder::EncodeKnown(nb::handle state, const nb::callable& other,
   return true;
 }
 
-void StateEncoder::NoteText(std::size_t begin) {
-  if (!trace_) return;
-  trace_->steps.push_back({.kind = StateTrace::Kind::kText, .first = begin, .end = json_.size()});
+void StateEncoder::NoteText(std::size_t begin, StateTrace::Kind kind) {
+  if (trace_) trace_->steps.push_back({.kind = kind, .first = begin, .end = json_.size()});
 }
 
 void StateEncoder::NoteContainer(StateTrace::Kind kind, std::size_t count) {
@@ -218,11 +217,11 @@ void StateEncoder::Other(nb::handle value, int depth) {
     return;
   }
   json_ += nb::cast<std::string_view>(answer[0]);
-  NoteText(begin);
+  NoteText(begin, StateTrace::Kind::kOpening);
   Node(answer[1], depth + 1);
   const std::size_t behind = json_.size();
   json_ += nb::cast<std::string_view>(answer[2]);
-  NoteText(behind);
+  NoteText(behind, StateTrace::Kind::kClosing);
 }
 
 bool StateEncoder::Array(nb::handle value) {

@@ -83,7 +83,7 @@ class StateEncoder {
   const Tensor& TensorOf(const Seen& seen) const {
     return seen.written_here ? tensors_[seen.index] : of_others_[seen.index];
   }
-  void NoteText(std::size_t begin);
+  void NoteText(std::size_t begin, StateTrace::Kind kind = StateTrace::Kind::kText);
   void NoteContainer(StateTrace::Kind kind, std::size_t count);
   void NoteKey(nanobind::handle key);
   std::string MakeUnique(std::string name);

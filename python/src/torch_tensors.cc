@@ -25,16 +25,12 @@ const dlpack::ExchangeApi* ApiOf(nb::handle tensor_type) {
 std::optional<DType> ToDType(dlpack::DataType type) {
   if (type.lanes != 1) return std::nullopt;
   switch (type.code << 8 | type.bits) {
-    case 0x0008:
-      return DType::kI8;
     case 0x0010:
       return DType::kI16;
     case 0x0020:
       return DType::kI32;
     case 0x0040:
       return DType::kI64;
-    case 0x0108:
-      return DType::kU8;
     case 0x0110:
       return DType::kU16;
     case 0x0120:
@@ -51,7 +47,7 @@ std::optional<DType> ToDType(dlpack::DataType type) {
       return DType::kBF16;
     case 0x0608:
       return DType::kBool;
-    default:  // float8 and complex numbers among them
+    default:  // float8, complex numbers, and bytes, which may be of fewer bits (torch.uint4)
       return std::nullopt;
   }
 }
@@ -86,7 +82,11 @@ bool TorchTensors::IsTensor(nb::handle value) const {
 }
 
 bool TorchTensors::Describe(nb::handle tensor, PlainTensor* out) const {
-  if (DescribeNatively(tensor, out)) return true;
+  if (!DescribeNatively(tensor, out) && !AskPython(tensor, out)) return false;
+  return out->data != nullptr || out->bytes == 0;  // else it was freed
+}
+
+bool TorchTensors::AskPython(nb::handle tensor, PlainTensor* out) const {
   const nb::object said = describe_(tensor);
   if (said.is_none()) return false;
   const auto [dtype, shape, address, requires_grad, parameter, keep] =
@@ -113,6 +113,12 @@ bool TorchTensors::DescribeNatively(nb::handle tensor, PlainTensor* out) const {
   }
   const std::optional<DType> dtype = ToDType(memory.dtype);
   if (!dtype || memory.device.type != dlpack::kCpu || !IsContiguous(memory)) return false;
+  // Read before torch is asked for more: then other threads may run.
+  out->dtype = *dtype;
+  out->shape.assign(memory.shape, memory.shape + memory.ndim);
+  out->data = static_cast<std::byte*>(memory.data) + memory.byte_offset;
+  out->bytes = static_cast<std::uint64_t>(DTypeBits(*dtype)) / 8;
+  for (const std::uint64_t dim : out->shape) out->bytes *= dim;
   // Owns the memory also when the tensor gets another one (.data = …).
   out->keep = nb::steal(PyObject_CallMethodNoArgs(tensor.ptr(), storage_.ptr()));
   if (!out->keep.is_valid()) throw nb::python_error();
@@ -120,11 +126,6 @@ bool TorchTensors::DescribeNatively(nb::handle tensor, PlainTensor* out) const {
   const nb::object gradients = nb::steal(PyObject_GetAttr(tensor.ptr(), requires_grad_.ptr()));
   if (!negated.is_valid() || !gradients.is_valid()) throw nb::python_error();
   if (!negated.is(nb::handle(Py_False))) return false;
-  out->dtype = *dtype;
-  out->shape.assign(memory.shape, memory.shape + memory.ndim);
-  out->data = static_cast<std::byte*>(memory.data) + memory.byte_offset;
-  out->bytes = static_cast<std::uint64_t>(DTypeBits(*dtype)) / 8;
-  for (const std::uint64_t dim : out->shape) out->bytes *= dim;
   out->requires_grad = gradients.is(nb::handle(Py_True));
   out->parameter = parameter;
   return true;

@@ -39,6 +39,7 @@ class TorchTensors {
  private:
   /// False where Python is to be asked.
   bool DescribeNatively(nanobind::handle tensor, PlainTensor* out) const;
+  bool AskPython(nanobind::handle tensor, PlainTensor* out) const;
 
   nanobind::handle tensor_type_;
   nanobind::handle describe_;

@@ -44,6 +44,7 @@ def state():
         "rng": np.random.default_rng(3),
         "generator": torch.Generator(),
         "epoch": 3,
+        "number": Number(),
         "rate": 1e-4,
         "object": Counting(),
         "odd": float("inf"),
@@ -84,6 +85,13 @@ def fill(s):
 def move(s):
     s["slots"][0]["m"] = np.full(3, 4.0)
     s["torch"]["buffer"] = torch.ones(2, dtype=torch.bfloat16)
+
+
+class Number(Counting):
+    """An object whose state is no container."""
+
+    def state_dict(self):
+        return 7
 
 
 VALUES = {
@@ -130,6 +138,9 @@ MORE = {
     "a dict for an OrderedDict": lambda s: s.update(ordered=dict(s["ordered"])),
     "an array for a random state": lambda s: s.update(rng=np.ones(1)),
     "complex numbers": lambda s: s.update(w=np.zeros((2, 3), np.complex64)),
+    "a number for an object": lambda s: s.update(number=7),
+    "an object for a number": lambda s: s.update(epoch=Number()),
+    "an object and a number that change places": lambda s: s.update(epoch=Number(), number=3),
     "a piece": lambda s: s.update(w=cairn.Shard(np.zeros((2, 3), np.float32), (4, 3), (0, 0))),
 }
 
@@ -194,6 +205,27 @@ def test_a_state_that_cannot_be_stored_is_refused_by_its_place():
         described(value, known)
     value["a"]["c"] = 2
     assert described(value, known) == described(value)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_an_object_is_asked_once_for_each_save(lazy):
+    """It may gather its state from other processes, which are asked once."""
+    value, known = state(), _native.KnownState()
+    for count, scalar in enumerate([1, [1], np.ones(1), 2], start=1):
+        value["scalar"] = scalar  # behind the object
+        saved = _tree.encode(value, _tree.Layout(), lazy, known)
+        assert value["object"].count == count
+        assert f'"object":{{"dict":{{"count":{count},' in saved.json
+        assert len(saved.stateful) == 2
+
+
+def test_an_object_in_two_places_is_asked_for_each():
+    twice = Counting()
+    value, known = {"a": twice, "b": [twice], "c": 1}, _native.KnownState()
+    _tree.encode(value, _tree.Layout(), known=known)
+    value["c"] = [1]
+    saved = _tree.encode(value, _tree.Layout(), known=known)
+    assert twice.count == 4 and '"count":3' in saved.json and '"count":4' in saved.json
 
 
 def test_another_layout_is_another_state():
