@@ -28,7 +28,8 @@
 //
 // A save that fails deletes its files by their names, and only while the fence is its own. A newer
 // opener sweeps what is not committed, also from under the hands of a save that still writes: what
-// the store then says ("not found") is not why. So a save that failed asks the fences, too.
+// the store then says ("not found") is not why. And its retention removes what an increment would
+// build on. So a save that failed asks the fences, too.
 
 namespace cairn {
 namespace {

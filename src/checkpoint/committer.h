@@ -73,6 +73,8 @@ class Committer {
   void LeaveBranch() { base_.clear(); }
   /// FailedPrecondition, saying what to do, when an increment has nothing to build on.
   Status CheckIncrement(const SaveRequest& request) const;
+  /// Fenced when a newer writer may be the reason of a failed save; otherwise the failure.
+  Status WhyFailed(const Status& failure);
   const SaveHistory& history() const { return history_; }
   /// Another one whenever history() marks other tensors as changed.
   std::uint64_t history_version() const { return history_version_; }
@@ -119,8 +121,6 @@ class Committer {
   std::string NextDirectory(const SaveTask& task, int* copy);
   /// The last look before a commit is acknowledged.
   Status CheckFence();
-  /// Fenced when a newer writer may be the reason of a failed save; otherwise the failure.
-  Status WhyFailed(const Status& failure);
   /// Takes a manifest out of a repository that is not ours any more, where it would count.
   void TakeBack(const Checkpoint& checkpoint);
   void CleanUp(const std::string& directory, const std::vector<std::string>& created);

@@ -28,7 +28,8 @@
 //  3. From here on both are there, with the same state. Readers take the new one; increments on top
 //     of the old one stand on the new one.
 //  4. A pin moves over: first it is on both, then on the new one alone.
-//  5. Remove the increment, as any other checkpoint is removed. Nothing needs it any more.
+//  5. Remove the increment, as any other checkpoint is removed. Nothing needs it any more. Anybody
+//     may score it until then, which the removal sees: such a score moves over first.
 
 namespace cairn {
 namespace {
@@ -101,7 +102,7 @@ class Compactor {
     return names::CheckpointDirectory(/*increment=*/false, /*serial=*/false, tip.manifest->step, 1);
   }
 
-  Status Replace(const Checkpoint& tip, const Checkpoint& full) {
+  Status Replace(Checkpoint tip, const Checkpoint& full) {
     if (tip.pinned) {
       RETURN_IF_ERROR(
           AppendNote(env_, full.directory, full.manifest->id, {.kind = NoteKind::kPin}).status());
@@ -115,9 +116,33 @@ class Compactor {
         if (!file.ref.empty()) removal.kept.push_back(file.ref);
       }
     }
-    ASSIGN_OR_RETURN(const Removed removed, RemoveCheckpoint(env_, *generation_, tip, removal));
-    report_.replaced_removed = removed.removed;
+    removal.by_score = true;
+    for (bool scored = true; scored && !report_.replaced_removed;) {
+      ASSIGN_OR_RETURN(const Removed removed, RemoveCheckpoint(env_, *generation_, tip, removal));
+      report_.replaced_removed = removed.removed;
+      if (!removed.removed) {
+        ASSIGN_OR_RETURN(scored, MoveScores(full, &tip));
+      }
+    }
     return Status::Ok();
+  }
+
+  /// Those that came since the increment was looked at; false: there are none.
+  Result<bool> MoveScores(const Checkpoint& full, Checkpoint* tip) {
+    RepositoryReader reader(env_.store.get(), env_.rules);
+    ASSIGN_OR_RETURN(std::vector<NoteRecord> notes,
+                     reader.ReadNotes(tip->directory, tip->manifest->id));
+    bool any = false;
+    for (const NoteRecord& note : notes) {
+      const bool known = std::ranges::count(tip->notes, note.number, &NoteRecord::number) > 0;
+      if (note.kind != NoteKind::kScore || known) continue;
+      any = true;
+      RETURN_IF_ERROR(AppendNote(env_, full.directory, full.manifest->id,
+                                 {.kind = NoteKind::kScore, .values = note.values})
+                          .status());
+    }
+    tip->notes = std::move(notes);
+    return any;
   }
 
   const Environment& env_;

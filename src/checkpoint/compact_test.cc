@@ -214,6 +214,35 @@ TEST_P(CompactTest, APinMovesOver) {
   EXPECT_THAT(Steps(manager.get()), ElementsAre(10, 20));
 }
 
+TEST_P(CompactTest, AScoreThatComesMeanwhileMovesOver) {
+  for (const std::string_view when : {"open: sweep", "save: manifest", "remove: note"}) {
+    env_.store = store_ = MemoryStore::Open({.object_store = GetParam()}).value();
+    std::string id;
+    {
+      auto manager = Open();
+      Save(manager.get(), 10);
+      id = Save(manager.get(), 20, SaveKind::kCumulative, 10).id;
+    }
+    bool scored = false;
+    Environment watched = env_;
+    watched.on_step = [&](std::string_view step) {
+      if (scored || step != when) return;
+      scored = true;
+      auto judge = OpenManager({.read_only = true}, env_).value();
+      ASSERT_TRUE(judge->AddMetrics(id, Value::Object{{"accuracy", 0.9}}).ok());
+    };
+    const auto compacted = CompactIn(watched, {}, {});
+    ASSERT_TRUE(compacted.ok()) << compacted.status().ToString();
+    ASSERT_TRUE(scored) << when;
+    EXPECT_TRUE(compacted->replaced_removed) << when;
+    auto manager = Open();
+    EXPECT_THAT(Steps(manager.get()), ElementsAre(10, 20)) << when;
+    const Value metrics = manager->Latest().value()->metrics;
+    EXPECT_NE(metrics.Find("loss"), nullptr) << when;
+    EXPECT_NE(metrics.Find("accuracy"), nullptr) << when;
+  }
+}
+
 TEST_P(CompactTest, AFullOneIsLeftAsItIs) {
   Save(Open().get(), 10);
   const auto compacted = CompactIn(env_, {}, {});

@@ -15,6 +15,7 @@
 
 #include <cairn/transfer.h>
 
+#include "base/ids.h"
 #include "base/status_macros.h"
 #include "checkpoint/catalog.h"
 #include "checkpoint/checkpoint_path.h"
@@ -67,8 +68,19 @@ class DirectoryLock {
   bool another_has_it_ = false;
 };
 
+/// Begins the names of the hidden directories of this machine's exports. Where several machines
+/// share a disk, a lock may be known to the machine that has it alone.
+std::string StartOfHidden() {
+  char host[256] = "";
+  gethostname(host, sizeof host - 1);
+  std::string start = fmt::format("{}-export-{}-", kTemporaryPrefix, host);
+  std::replace(start.begin(), start.end(), '/', '-');
+  return start;
+}
+
 /// A directory beside the final one, gone at the end unless it was renamed. It is locked, so that
-/// one whose process was killed is known by the next export to the same place, which removes it.
+/// one whose process was killed is known by the next export of the same machine to the same place,
+/// which removes it.
 class HiddenDirectory {
  public:
   HiddenDirectory() = default;
@@ -80,7 +92,7 @@ class HiddenDirectory {
   HiddenDirectory& operator=(const HiddenDirectory&) = delete;
 
   Status Make(const std::filesystem::path& beside, IdSource* ids) {
-    const std::string start = fmt::format("{}-export-", kTemporaryPrefix);
+    const std::string start = StartOfHidden();
     Sweep(beside, start);
     for (;;) {
       path_ = beside / (start + ids->NewUuid());
@@ -104,7 +116,8 @@ class HiddenDirectory {
     std::error_code ignored;
     for (std::filesystem::directory_iterator it(beside, ignored), end; it != end;
          it.increment(ignored)) {
-      if (ignored || !it->path().filename().string().starts_with(start)) continue;
+      const std::string name = it->path().filename().string();
+      if (ignored || !name.starts_with(start) || !IsUuid(name.substr(start.size()))) continue;
       if (const DirectoryLock left(it->path()); left.held()) {
         std::filesystem::remove_all(it->path(), ignored);
       }

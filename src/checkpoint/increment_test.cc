@@ -461,6 +461,21 @@ TEST_P(IncrementTest, RanksThatSaveDifferentKindsAreTold) {
   EXPECT_THAT(std::string(statuses[1].message()), HasSubstr("same kind"));
 }
 
+TEST_P(IncrementTest, WhoIsOvertakenHearsSoAlsoWhenWhatHeBuildsOnIsGone) {
+  auto old = Open(Keep(1));
+  Save(old.get(), 10);
+  ManagerOptions options = Keep(1);
+  options.takeover = true;
+  auto young = Open(options);
+  Save(young.get(), 20);
+  ASSERT_TRUE(young->WaitAll().ok());
+  ASSERT_THAT(Steps(young.get()), testing::ElementsAre(20));
+  for (const SaveKind kind : {SaveKind::kCumulative, SaveKind::kConsecutive}) {
+    const auto late = TrySave(old.get(), 30, kind, 10);
+    EXPECT_TRUE(late.status().Is(Code::kAborted)) << late.status().ToString();
+  }
+}
+
 TEST_P(IncrementTest, AReaderSeesBaseParentRowsAndDeleted) {
   auto manager = Open(Keep(std::nullopt));
   const CheckpointInfo full = Save(manager.get(), 10);

@@ -433,9 +433,10 @@ Result<SaveHandle> Manager::Save(SaveRequest request) {
   const bool stream = request.stream;
   auto plan = Plan(request, streamed);
   if (!plan.ok()) {
+    const Status why = committer_->WhyFailed(plan.status());
     MutexLock lock(&mu_);
     Decline(request.step);
-    return plan.status();
+    return why;
   }
 
   auto task = std::make_unique<SaveTask>();

@@ -10,11 +10,12 @@
 
 // Removing a checkpoint, and why in this order:
 //
-//  1. The remove note takes the next number in notes/. Pins compete for the same numbers, so of a
-//     pin and a removal one comes first and the other sees it. It names the checkpoint: a remover
-//     that was overtaken before this step may write it under a name that is in use again. It is for
-//     the living: a crash that forgets it leaves a whole checkpoint, because nothing is gone before
-//     step 3 is durable. A torn one would be taken for a pin, so its bytes are synced.
+//  1. The remove note takes the next number in notes/. Pins and scores compete for the same
+//     numbers, so of a pin and a removal one comes first and the other sees it. It names the
+//     checkpoint: a remover that was overtaken before this step may write it under a name that is
+//     in use again. It is for the living: a crash that forgets it leaves a whole checkpoint, for
+//     nothing is gone before step 3 is durable. A torn one would be taken for a pin, so its bytes
+//     are synced.
 //  2. Re-read the fence: overtaken → stop before anything is gone. The new owner may have sealed
 //     the checkpoint; the note is void then. And re-read the manifest: should all have been deleted
 //     and made again just now, the name is another's.

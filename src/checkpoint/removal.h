@@ -21,12 +21,14 @@ struct RemovalOptions {
   std::string pool;               // "" or a directory for recycled files
   std::uint64_t pool_bytes = 0;   // room left in the pool
   std::uint64_t pool_min_file = 1u << 20;
-  /// It was chosen by its score: not removed when it has scores that `checkpoint` does not know.
+  /// By its scores it was chosen, or they are kept elsewhere: it is not removed when it has some
+  /// that `checkpoint` does not know.
   bool by_score = false;
 };
 
 struct Removed {
-  bool removed = false;  // false: pinned or scored meanwhile, and left alone. True also: it was gone
+  /// False: pinned or scored meanwhile, and left alone. True also: it was gone.
+  bool removed = false;
   std::vector<ObjectInfo> pooled;
 };
 

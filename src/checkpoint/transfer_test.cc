@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <string>
 
+#include "base/ids.h"
 #include "checkpoint/test_transfer.h"
 #include "format/records.h"
 #include "format/safetensors.h"
@@ -22,6 +23,11 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::UnorderedElementsAre;
+
+/// The hidden directory of an export of that machine.
+std::string OfExport(const std::string& host) {
+  return ".cairn-tmp-export-" + host + "-" + IdSource::System()->NewUuid();
+}
 
 TEST_F(TransferTest, ExportGivesAPlainDirectory) {
   const CheckpointInfo info = Save("a", 40);
@@ -57,18 +63,41 @@ TEST_F(TransferTest, ExportRefusesWhatIsThereAndTakesAnEmptyDirectory) {
 
 TEST_F(TransferTest, AnExportRemovesWhatAKilledOneLeftBesideIt) {
   const CheckpointInfo info = Save("a", 40);
-  Write(Path(".cairn-tmp-export-killed/model.safetensors"), "half");
-  Write(Path(".cairn-tmp-export-living/model.safetensors"), "half");
-  Write(Path(".cairn-tmp-other/file"), "of something else");
-  const int living = open(Path(".cairn-tmp-export-living").c_str(), O_RDONLY | O_DIRECTORY);
-  ASSERT_EQ(flock(living, LOCK_EX), 0);  // as an export does until its end
+  char host[256] = "";
+  gethostname(host, sizeof host - 1);
+  const std::string killed = OfExport(host);
+  const std::string living = OfExport(host);
+  Write(Path(killed + "/model.safetensors"), "half");
+  Write(Path(living + "/model.safetensors"), "half");
+  const int lock = open(Path(living).c_str(), O_RDONLY | O_DIRECTORY);
+  ASSERT_EQ(flock(lock, LOCK_EX), 0);  // as an export does until its end
+  ASSERT_TRUE(ExportCheckpoint(info.path, Path("out")).ok());
+  EXPECT_THAT(Names(directory_.path()), UnorderedElementsAre("a", "out", living));
+  close(lock);
+  ASSERT_TRUE(ExportCheckpoint(info.path, Path("again")).ok());
+  EXPECT_THAT(Names(directory_.path()), UnorderedElementsAre("a", "out", "again"));
+}
+
+TEST_F(TransferTest, AnExportLeavesWhatIsNotOfAnExportOfThisMachine) {
+  const CheckpointInfo info = Save("a", 40);
+  char host[256] = "";
+  gethostname(host, sizeof host - 1);
+  // On a disk of several machines another one's lock may not be seen.
+  const std::string of_another = OfExport("another-machine");
+  const std::string of_longer = OfExport(std::string(host) + "-2");
+  const std::string link = OfExport(host);
+  const std::string file = OfExport(host);
+  for (const std::string& name :
+       {of_another, of_longer, std::string(".cairn-tmp-export-mine"), std::string("elsewhere")}) {
+    Write(Path(name + "/file"), "mine");
+  }
+  fs::create_directory_symlink(Path("elsewhere"), Path(link));
+  Write(Path(file), "mine");
   ASSERT_TRUE(ExportCheckpoint(info.path, Path("out")).ok());
   EXPECT_THAT(Names(directory_.path()),
-              UnorderedElementsAre("a", "out", ".cairn-tmp-export-living", ".cairn-tmp-other"));
-  close(living);
-  ASSERT_TRUE(ExportCheckpoint(info.path, Path("again")).ok());
-  EXPECT_THAT(Names(directory_.path()),
-              UnorderedElementsAre("a", "out", "again", ".cairn-tmp-other"));
+              UnorderedElementsAre("a", "out", "elsewhere", of_another, of_longer, link, file,
+                                   ".cairn-tmp-export-mine"));
+  EXPECT_EQ(Read(Path("elsewhere/file")), "mine");
 }
 
 TEST_F(TransferTest, AFailedExportLeavesNothing) {

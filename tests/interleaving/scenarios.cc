@@ -90,7 +90,9 @@ std::function<void(Actor*)> Reader() {
   };
 }
 
-std::function<void(Actor*)> Pinner(const std::string& directory) {
+/// Says something of the checkpoint in that directory, once.
+std::function<void(Actor*)> Noter(const std::string& directory,
+                                  void (Actor::*says)(CheckpointManager*, const std::string&)) {
   return [=](Actor* actor) {
     actor->set_quiet(true);
     ManagerOptions options = actor->Options();
@@ -98,7 +100,28 @@ std::function<void(Actor*)> Pinner(const std::string& directory) {
     auto manager = actor->Open(options);
     const std::string id = actor->world()->ledger().IdIn(directory);
     actor->set_quiet(false);
-    if (manager != nullptr) actor->Pin(manager.get(), id);
+    if (manager != nullptr) (actor->*says)(manager.get(), id);
+  };
+}
+
+std::function<void(Actor*)> Pinner(const std::string& directory) {
+  return Noter(directory, &Actor::Pin);
+}
+
+std::function<void(Actor*)> Judge(const std::string& directory) {
+  return Noter(directory, &Actor::Score);
+}
+
+/// An opened writer that keeps the newest and the best.
+std::function<void(Actor*)> WriterThatKeepsTheBest(std::vector<std::int64_t> steps) {
+  return [=](Actor* actor) {
+    ManagerOptions options = KeepLast(*actor, 1);
+    options.retention.keep_best = 1;
+    options.retention.score = "accuracy";
+    actor->set_quiet(true);
+    auto manager = actor->Open(options);
+    actor->set_quiet(false);
+    if (manager != nullptr) SaveSteps(actor, manager.get(), steps);
   };
 }
 
@@ -198,6 +221,13 @@ Scenario PinRemovalTwoTakeovers(Disk disk) {
   return scenario;
 }
 
+Scenario ScoreAgainstRetention(Disk disk) {
+  return {.name = NameOf("score against retention", disk),
+          .store = StoreOf(disk),
+          .setup = Saved({10}),
+          .scripts = {WriterThatKeepsTheBest({20, 30}), Judge("checkpoint_000010")}};
+}
+
 Scenario ReaderBesideRetention(Disk disk) {
   return {.name = NameOf("reader beside retention", disk),
           .store = StoreOf(disk),
@@ -293,6 +323,7 @@ const std::map<std::string, Scenario (*)(Disk)>& AllScenarios() {
       {"PinAgainstRetention", PinAgainstRetention},
       {"PinRemovalTakeover", PinRemovalTakeover},
       {"PinRemovalTwoTakeovers", PinRemovalTwoTakeovers},
+      {"ScoreAgainstRetention", ScoreAgainstRetention},
       {"ReaderBesideRetention", ReaderBesideRetention},
       {"TwoRanks", [](Disk disk) { return TwoRanks(disk, 1, 0); }},
       {"TwoRanksTwoSavesLate", [](Disk disk) { return TwoRanks(disk, 2, 1); }},

@@ -32,6 +32,9 @@ Scenario PinAgainstRetention(Disk disk);
 Scenario PinRemovalTakeover(Disk disk);
 /// The same with two that take over at once.
 Scenario PinRemovalTwoTakeovers(Disk disk);
+/// A writer that keeps the newest and the best, and a validation that scores the one that is about
+/// to go.
+Scenario ScoreAgainstRetention(Disk disk);
 /// A writer that keeps one checkpoint, and a reader that restores the latest.
 Scenario ReaderBesideRetention(Disk disk);
 /// Two ranks make `saves` saves together; deadlines may pass `expiries` times.

@@ -45,6 +45,8 @@ class Actor {
   /// Restores; what comes back is judged.
   void Restore(CheckpointManager* manager, std::optional<Ledger::Place> floor);
   void Pin(CheckpointManager* manager, const std::string& id);
+  /// With the only score that there is: `keep_best` keeps it as a pin would.
+  void Score(CheckpointManager* manager, const std::string& id);
 
   /// While quiet, the actor's operations are no points: it runs through.
   void set_quiet(bool quiet) { quiet_ = quiet; }
