@@ -67,6 +67,13 @@ void AddMasterOptions(CLI::App* app, MasterOptions* options) {
       ->type_name("FILE");
 }
 
+void AddReportsTo(CLI::App* app, std::string* master) {
+  app->add_option("--master", *master,
+                  "A master that is told how it does (token: CAIRN_MASTER_TOKEN); see its page "
+                  "Cluster")
+      ->type_name("URL");
+}
+
 void AddCompletion(CLI::App* root, Commands* commands) {
   auto shell = std::make_shared<std::string>();
   CLI::App* app = Leaf(root, "completion", "Print a script that teaches a shell these commands",

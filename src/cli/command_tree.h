@@ -40,6 +40,8 @@ CLI::App* Group(CLI::App* parent, const std::string& name, const std::string& de
                 const std::string& examples);
 /// --master and --ca.
 void AddMasterOptions(CLI::App* app, MasterOptions* options);
+/// --master of what serves: who is told how it does.
+void AddReportsTo(CLI::App* app, std::string* master);
 
 // Each adds its part of the tree.
 void AddExperimentCommands(CLI::App* root, Commands* commands);
@@ -47,5 +49,9 @@ void AddTrialCommands(CLI::App* root, Commands* commands);
 void AddAccountCommands(CLI::App* root, Commands* commands);
 void AddMasterCommand(CLI::App* root, Commands* commands);
 void AddCompletion(CLI::App* root, Commands* commands);
+#ifdef CAIRN_WITH_PS
+void AddPserver(CLI::App* root, Commands* commands);
+void AddPsRun(CLI::App* root, Commands* commands);
+#endif
 
 }  // namespace cairn::cli

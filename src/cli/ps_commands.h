@@ -11,7 +11,7 @@
 
 namespace cairn::cli {
 
-/// Words and numbers as main.cc has checked them.
+/// Words and numbers as ps_flags.cc has checked them.
 struct PserverOptions {
   ps::ServerOptions server;
   std::string mode = "sync";
