@@ -126,6 +126,14 @@ class Master:
             assert time.monotonic() < deadline, "the master does not answer:\n" + "\n".join(self.said[-20:])
             time.sleep(0.02)
 
+    def line(self, words):
+        """The first line with the words; it may come after the first answer."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not (found := [line for line in self.said if words in line]):
+            assert time.monotonic() < deadline, f"no line with {words!r}:\n" + "\n".join(self.said[-20:])
+            time.sleep(0.02)
+        return found[0]
+
     def kill(self):
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()

@@ -54,7 +54,7 @@ def test_the_command_line_wants_the_authority(master, strangers):
 
 
 def test_cookies_of_a_master_with_tls_are_for_tls_alone(master):
-    link = next(line for line in master.said if "log in" in line).split()[-1]
+    link = master.line("log in").split()[-1]
     assert link.startswith("https://")
     trust = ssl.create_default_context(cafile=str(master.certificates / "ca.crt"))
     body = json.dumps({"code": link.split("#code=")[1], "cookie": True}).encode()
