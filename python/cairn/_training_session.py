@@ -346,7 +346,7 @@ class MonitoredTrainingSession:
 
     def _fingerprint(self) -> Any:
         """Something that differs when hooks change the state at the end; None when that is saved anyway."""
-        if self._manager is None or not self.state or self.global_step != self._saved_step:
+        if self._manager is None or self.global_step != self._saved_step:
             return None
         if all(type(hook).end is SessionRunHook.end for hook in self.hooks):
             return None

@@ -267,6 +267,24 @@ def test_wrong_feeds_are_named(directory):
         program.run({"x": np.zeros((1, 6), np.float32)})
 
 
+@pytest.mark.parametrize("dims", [(1 << 40, 1 << 40), (1 << 62, 2), (1 << 31, 1 << 31)])
+def test_a_weight_that_says_to_be_larger_than_any_memory_is_refused(tmp_path, dims):
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[n, 2] x) => (float[n, 2] y) <float[2, 2] w = {1, 2, 3, 4}> { y = MatMul (x, w) }"""
+    )
+    model.graph.initializer[0].dims[:] = dims
+    with pytest.raises(cairn.Corruption, match="w"):
+        io.save_inference_model(tmp_path / "model", ["x"], ["y"], model)
+    assert not os.path.exists(tmp_path / "model") or not os.listdir(tmp_path / "model")
+    (tmp_path / "w.onnx").write_bytes(model.SerializeToString())
+    scope = cairn.Scope()
+    w = scope.parameter("w", np.zeros((2, 2), np.float32))
+    with pytest.raises(cairn.Corruption, match="w"):
+        io.load_params(tmp_path / "w.onnx", scope)
+    assert not w.any()
+
+
 @pytest.mark.parametrize("rows, ids", [(2, 3), (8, 7), (3, 2), (401, 400), (2, 0)])
 def test_sizes_that_do_not_go_together_are_refused_by_the_first_run_too(directory, rows, ids):
     """OpenVINO adds 2 rows to 3 without a word, or dies of it."""

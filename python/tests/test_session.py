@@ -754,6 +754,22 @@ def test_a_hooks_end_makes_a_save_of_what_it_changed_alone(tmp_path, changes):
         assert manager.restore().state["state"]["w"].tolist() == 2 * [3.0 * changes]
 
 
+def test_a_state_may_be_one_array(tmp_path):
+    w = np.zeros(2)
+
+    def step(number):
+        w[:] += 1
+
+    for steps in (2, 4):
+        with MonitoredTrainingSession(tmp_path / "run", tables=[], state=w) as session:
+            assert w.tolist() == 2 * [session.global_step]
+            while session.global_step < steps:
+                session.run(step)
+        w = np.zeros(2)
+    with cairn.CheckpointManager(tmp_path / "run", read_only=True) as manager:
+        assert [info.step for info in manager.list()][-2:] == [2, 4]
+
+
 def test_a_checkpoint_of_another_training_is_refused_with_what_a_session_can_do(tmp_path):
     with MonitoredTrainingSession(tmp_path / "run", tables=[], state={"w": np.zeros(2)}) as session:
         session.run(lambda step: None)
