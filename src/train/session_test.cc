@@ -365,6 +365,33 @@ TEST(TrainingSession, TellsOfEachCheckpointWhenItIsAcknowledged) {
   ASSERT_TRUE(session->Close().ok());
 }
 
+TEST(TrainingSession, RefusesACheckpointOfAnotherTrainingWithWhatItsUserCanDo) {
+  const TempDirectory dir;
+  Training training;
+  SessionOptions saved = training.Options(dir / "run");
+  saved.variables[0].name = "model/w";
+  ASSERT_TRUE(TrainingSession::Open(saved).value()->Close().ok());
+  Training other;
+  SessionOptions options = other.Options(dir / "run");
+  const auto refused = [&] { return TrainingSession::Open(options).status(); };
+  options.variables[0].name = "w";
+  EXPECT_EQ(refused().reason(), Reason::kMismatch);
+  const std::string message(refused().message());
+  EXPECT_THAT(message, testing::HasSubstr("w (model/w is stored: that may be w)"));
+  EXPECT_THAT(message, testing::HasSubstr("Nothing was changed. Give the tables and variables"));
+  EXPECT_THAT(message, testing::HasSubstr("another checkpoint_dir"));
+  EXPECT_THAT(message, testing::Not(testing::HasSubstr("rename")));
+  options.variables[0].name = "model/w";
+  options.arrays.clear();
+  EXPECT_EQ(refused().reason(), Reason::kMismatch);
+  EXPECT_THAT(std::string(refused().message()), testing::HasSubstr("another checkpoint_dir"));
+  options.tables.clear();  // their rows would be in no later checkpoint
+  EXPECT_EQ(refused().reason(), Reason::kMismatch);
+  EXPECT_THAT(std::string(refused().message()), testing::HasSubstr("embedding"));
+  options.is_chief = false;
+  EXPECT_TRUE(TrainingSession::Open(options).ok());
+}
+
 TEST(TrainingSession, RefusesWhatCannotBe) {
   Training training;
   SessionOptions twice = training.Options("x");
