@@ -361,6 +361,8 @@ class MonitoredTrainingSession:
             return True
         self._manager._settle()  # rows that the one in flight saves count as changed until then
         self._manager._native.settle()
+        if self.tables and not self._manager.can_increment():
+            return True  # a table was cleared, and knows no more what changed
         return any(table._native.changed_rows("consecutive") for table in self.tables)
 
     def _call_is_told_wrongly(self) -> bool:

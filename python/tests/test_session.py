@@ -722,6 +722,17 @@ def test_what_changes_rows_after_the_last_step_is_saved_too(tmp_path, change, in
         assert rows_of(after) == rows_of(table)
 
 
+def test_a_table_that_was_cleared_after_the_last_step_comes_back_empty(tmp_path):
+    table = cairn.EmbeddingTable("t", 2, optimizer=cairn.optimizers.SGD(1.0))
+    with MonitoredTrainingSession(tmp_path / "run", tables=[table]) as session:
+        session.run(lambda step: table.assign([1], [[5.0, 5.0]]))
+    for _ in range(2):
+        with MonitoredTrainingSession(tmp_path / "run", tables=[table]):
+            table.clear()
+    with MonitoredTrainingSession(tmp_path / "run", tables=[table]) as session:
+        assert (session.global_step, table.size()) == (1, 0)
+
+
 def test_a_session_without_changes_after_its_last_save_saves_no_more(tmp_path):
     table = cairn.EmbeddingTable("t", 2, optimizer=cairn.optimizers.SGD(1.0))
     for _ in range(2):

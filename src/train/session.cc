@@ -146,6 +146,9 @@ class SessionImpl final : public TrainingSession {
   bool RowsChangedSince() {
     checkpoints_->Wait();
     LookAtSave();
+    if (options_.tables.empty() && options_.arrays.empty()) return false;
+    // One that was cleared knows no more what changed.
+    if (!checkpoints_->CanIncrement()) return true;
     const auto changed = [](const auto* one) {
       return one->ChangedRows(CutKind::kConsecutive) > 0;
     };

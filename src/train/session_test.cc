@@ -178,6 +178,22 @@ TEST(TrainingSession, SavesRowsThatChangedAfterItsLastStep) {
   }
 }
 
+TEST(TrainingSession, SavesThatATableWasClearedAfterItsLastStep) {
+  const TempDirectory dir;
+  Training training;
+  auto session = TrainingSession::Open(training.Options(dir / "c")).value();
+  ASSERT_TRUE(RunSteps(&training, session.get(), 3).ok());
+  ASSERT_TRUE(session->Close().ok());
+  session = TrainingSession::Open(training.Options(dir / "c")).value();
+  ASSERT_EQ(training.table->size(), 3U);
+  ASSERT_TRUE(training.table->Clear().ok());
+  ASSERT_TRUE(session->Close().ok());
+  Training after;
+  ASSERT_TRUE(TrainingSession::Open(after.Options(dir / "c")).value()->Close().ok());
+  EXPECT_EQ(after.table->size(), 0U);
+  EXPECT_THAT(Kinds(dir / "c"), ElementsAre("full 0", "full 3"));
+}
+
 TEST(TrainingSession, QuantizesIncrementsAndCompressesKeysWhenToldTo) {
   const TempDirectory dir;
   Training training;
