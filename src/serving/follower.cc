@@ -67,7 +67,9 @@ Follower::Follower(FollowerOptions options, Versions* versions, DenseLoader* den
   state_.increments = options_.increments;
 }
 
-Follower::~Follower() {
+Follower::~Follower() { Stop(); }
+
+void Follower::Stop() {
   stopping_ = true;
   {
     const MutexLock lock(&mu_);
