@@ -254,6 +254,28 @@ def test_statistics_of_training_can_be_fed(directory):
     close(io.load_inference_model(directory)[0].run(feed), [[[7, 7]]])
 
 
+def test_what_is_reloaded_is_where_it_was_when_the_process_moves(tmp_path, monkeypatch):
+    def save(weight):
+        io.save_inference_model(
+            tmp_path / "model",
+            ["x"],
+            ["y"],
+            onnx.parser.parse_model(
+                '<ir_version: 8, opset_import: ["": 17]> g (float[n, 2] x) => (float[n, 2] y) '
+                f"<float[2] w = {{{weight}, {weight}}}> {{ y = Mul (x, w) }}"
+            ),
+        )
+
+    monkeypatch.chdir(tmp_path)
+    save(1)
+    program, _, _ = io.load_inference_model("model")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    save(2)
+    program.reload()
+    assert program.run({"x": np.ones((1, 2), np.float32)})[0].tolist() == [[2.0, 2.0]]
+
+
 def test_wrong_feeds_are_named(directory):
     io.save_inference_model(directory, ["x"], ["probability"], TRAINING)
     program, _, _ = io.load_inference_model(directory)
