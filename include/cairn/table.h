@@ -185,7 +185,8 @@ class Table {
   virtual Result<std::uint64_t> Erase(std::span<const std::int64_t> ids) = 0;
   /// Removes what the eviction options say, at `step`. FailedPrecondition without any.
   virtual Result<EvictReport> Evict(std::int64_t step) = 0;
-  /// Removes everything; increments need a new full first.
+  /// Removes everything; increments need a new full first. FailedPrecondition while a cut is being
+  /// saved: Erase is not refused then.
   virtual Status Clear() = 0;
 
   /// Calls `fn` for each row, shard after shard. Rows changed meanwhile are seen before or after

@@ -362,7 +362,7 @@ class TrainingRun:
             raise refused.args[0] from None
         except Mismatch as error:
             raise other_training(error) from None
-        if trainer._strict:
+        if trainer._strict and trainer._num_trainers == 1:  # of several, others may have them
             refuse_lost_tables(restored, trainer._tables)
         trainer.restored = restored
         if restored is None:

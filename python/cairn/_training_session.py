@@ -346,7 +346,7 @@ class MonitoredTrainingSession:
 
     def _fingerprint(self) -> Any:
         """Something that differs when hooks change the state at the end; None when that is saved anyway."""
-        if self._manager is None or not self.state or self.global_step != self._saved_step:
+        if self._manager is None or self.global_step != self._saved_step:
             return None
         if all(type(hook).end is SessionRunHook.end for hook in self.hooks):
             return None
@@ -361,6 +361,8 @@ class MonitoredTrainingSession:
             return True
         self._manager._settle()  # rows that the one in flight saves count as changed until then
         self._manager._native.settle()
+        if self.tables and not self._manager.can_increment():
+            return True  # a table was cleared, and knows no more what changed
         return any(table._native.changed_rows("consecutive") for table in self.tables)
 
     def _call_is_told_wrongly(self) -> bool:

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import numbers
 import operator
+import weakref
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
@@ -111,7 +112,9 @@ class Scope(_tree.Stateful):
         >>> "activations" in scope
         False
         """
-        return self._declare(name, "temporary", array, None, True, 1.0)
+        made = self._declare(name, "temporary", array, None, True, 1.0)
+        _WITH_TEMPORARIES.add(self)
+        return made
 
     def _declare(
         self,
@@ -219,6 +222,7 @@ class Scope(_tree.Stateful):
         ['w']
         """
         self._native.end_iteration()
+        _WITH_TEMPORARIES.discard(self)
 
     def clear(self) -> None:
         """Destroys all variables: another program begins.
@@ -307,12 +311,23 @@ def _attribute(given: Any, names: Tuple[str, ...], variable: str) -> float:
     raise Invalid(f"{variable!r}: the initializer {given!r} has no {names[0]}")
 
 
+# A state that may be large is looked through only after steps that made some.
+_WITH_TEMPORARIES: "weakref.WeakSet[Scope]" = weakref.WeakSet()
+
+
 def end_iteration_of(value: Any) -> None:
-    """A step is over: destroys the temporaries of the value, if it is a scope, or of the scopes that
-    stand in it, if it is a dict."""
-    for item in value.values() if isinstance(value, dict) else (value,):
-        if isinstance(item, Scope):
-            item.end_iteration()
+    """A step is over: destroys the temporaries of the value, if it is a scope, and of the scopes that
+    stand in it, however deep."""
+    if _WITH_TEMPORARIES:
+        _end_iteration_of(value, 0)
+
+
+def _end_iteration_of(value: Any, depth: int) -> None:
+    if isinstance(value, Scope):
+        value.end_iteration()
+    elif depth <= _tree.MAX_DEPTH and isinstance(value, (dict, list, tuple)):
+        for item in value.values() if isinstance(value, dict) else value:
+            _end_iteration_of(item, depth + 1)
 
 
 _DEFAULT: List[Scope] = []

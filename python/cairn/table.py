@@ -348,7 +348,8 @@ class EmbeddingTable(RowsById):
         return Evicted(*self._native.evict(self._step(step)))
 
     def clear(self) -> None:
-        """Removes everything.
+        """Removes everything; the next checkpoint of the table is a full one. Refused while a
+        checkpoint of it is written in the background: :meth:`erase` is not.
 
         >>> import cairn
         >>> table = cairn.EmbeddingTable("users", 2, optimizer=cairn.optimizers.SGD())

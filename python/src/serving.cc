@@ -272,7 +272,9 @@ class PyServed {
   /// Ends following. Views that are left keep what they have.
   void Close() {
     auto last = std::exchange(served_, nullptr);
+    if (last == nullptr) return;
     const WithoutGil released;  // the follower's thread is waited for
+    last->model->StopFollowing();
     last = nullptr;
   }
 

@@ -254,6 +254,28 @@ def test_statistics_of_training_can_be_fed(directory):
     close(io.load_inference_model(directory)[0].run(feed), [[[7, 7]]])
 
 
+def test_what_is_reloaded_is_where_it_was_when_the_process_moves(tmp_path, monkeypatch):
+    def save(weight):
+        io.save_inference_model(
+            tmp_path / "model",
+            ["x"],
+            ["y"],
+            onnx.parser.parse_model(
+                '<ir_version: 8, opset_import: ["": 17]> g (float[n, 2] x) => (float[n, 2] y) '
+                f"<float[2] w = {{{weight}, {weight}}}> {{ y = Mul (x, w) }}"
+            ),
+        )
+
+    monkeypatch.chdir(tmp_path)
+    save(1)
+    program, _, _ = io.load_inference_model("model")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    save(2)
+    program.reload()
+    assert program.run({"x": np.ones((1, 2), np.float32)})[0].tolist() == [[2.0, 2.0]]
+
+
 def test_wrong_feeds_are_named(directory):
     io.save_inference_model(directory, ["x"], ["probability"], TRAINING)
     program, _, _ = io.load_inference_model(directory)
@@ -265,6 +287,24 @@ def test_wrong_feeds_are_named(directory):
         program.run({"x": np.zeros((1, 5))})
     with pytest.raises(cairn.Invalid, match=r"F32 \[1,6\]"):
         program.run({"x": np.zeros((1, 6), np.float32)})
+
+
+@pytest.mark.parametrize("dims", [(1 << 40, 1 << 40), (1 << 62, 2), (1 << 31, 1 << 31)])
+def test_a_weight_that_says_to_be_larger_than_any_memory_is_refused(tmp_path, dims):
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[n, 2] x) => (float[n, 2] y) <float[2, 2] w = {1, 2, 3, 4}> { y = MatMul (x, w) }"""
+    )
+    model.graph.initializer[0].dims[:] = dims
+    with pytest.raises(cairn.Corruption, match="w"):
+        io.save_inference_model(tmp_path / "model", ["x"], ["y"], model)
+    assert not os.path.exists(tmp_path / "model") or not os.listdir(tmp_path / "model")
+    (tmp_path / "w.onnx").write_bytes(model.SerializeToString())
+    scope = cairn.Scope()
+    w = scope.parameter("w", np.zeros((2, 2), np.float32))
+    with pytest.raises(cairn.Corruption, match="w"):
+        io.load_params(tmp_path / "w.onnx", scope)
+    assert not w.any()
 
 
 @pytest.mark.parametrize("rows, ids", [(2, 3), (8, 7), (3, 2), (401, 400), (2, 0)])

@@ -183,7 +183,10 @@ def test_a_trainer_ends_each_iteration_after_its_events(place):
     assert scope["w"].tolist() == [4, 4]
 
 
-@pytest.mark.parametrize("state", [lambda scope: scope, lambda scope: {"net": scope}])
+@pytest.mark.parametrize(
+    "state",
+    [lambda scope: scope, lambda scope: {"net": scope}, lambda scope: {"nets": [1, {"a": scope}]}],
+)
 def test_a_session_ends_each_iteration(directory, state):
     scope, step = scope_with_a_temporary()
     with cairn.train.MonitoredTrainingSession(directory, state=state(scope), tables=[]) as session:

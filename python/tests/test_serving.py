@@ -136,6 +136,35 @@ def test_a_closed_model_says_so(tmp_path):
     model.close()
 
 
+def test_a_closed_model_follows_no_more_while_a_view_of_it_is_left(tmp_path):
+    job = Job(tmp_path / "run")
+    with job.session:
+        job.run(1)
+        job.export(tmp_path / "export")
+    with serving.Model(tmp_path / "export", job.directory) as model:
+        view = model.view()
+        model.predict(FEED)
+        threads = set(os.listdir("/proc/self/task"))
+    assert threads - set(os.listdir("/proc/self/task"))
+    assert view.predict(FEED)["score"].shape == (2, DIM)
+
+
+def test_a_relative_repository_is_where_it_was_when_the_process_moves(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    job = Job("run")
+    with job.session:
+        job.run(1)
+        exported = job.export("export")
+        with serving.Model("export", "run", follow=False) as model:
+            (tmp_path / "elsewhere").mkdir()
+            monkeypatch.chdir(tmp_path / "elsewhere")
+            job.run(1)
+            model.update()
+            assert model.version().step == 2 and model.stats()["last_problem"] == ""
+        with serving.Model(exported, job.session._manager.directory, follow=False) as model:
+            assert model.version().step == 2
+
+
 def test_it_follows_by_itself(tmp_path):
     job = Job(tmp_path / "run")
     with job.session:

@@ -722,6 +722,17 @@ def test_what_changes_rows_after_the_last_step_is_saved_too(tmp_path, change, in
         assert rows_of(after) == rows_of(table)
 
 
+def test_a_table_that_was_cleared_after_the_last_step_comes_back_empty(tmp_path):
+    table = cairn.EmbeddingTable("t", 2, optimizer=cairn.optimizers.SGD(1.0))
+    with MonitoredTrainingSession(tmp_path / "run", tables=[table]) as session:
+        session.run(lambda step: table.assign([1], [[5.0, 5.0]]))
+    for _ in range(2):
+        with MonitoredTrainingSession(tmp_path / "run", tables=[table]):
+            table.clear()
+    with MonitoredTrainingSession(tmp_path / "run", tables=[table]) as session:
+        assert (session.global_step, table.size()) == (1, 0)
+
+
 def test_a_session_without_changes_after_its_last_save_saves_no_more(tmp_path):
     table = cairn.EmbeddingTable("t", 2, optimizer=cairn.optimizers.SGD(1.0))
     for _ in range(2):
@@ -752,6 +763,22 @@ def test_a_hooks_end_makes_a_save_of_what_it_changed_alone(tmp_path, changes):
     with cairn.CheckpointManager(tmp_path / "run", read_only=True) as manager:
         assert [info.step for info in manager.list()] == ([1, 2, 2, 2, 2] if changes else [0, 1, 2])
         assert manager.restore().state["state"]["w"].tolist() == 2 * [3.0 * changes]
+
+
+def test_a_state_may_be_one_array(tmp_path):
+    w = np.zeros(2)
+
+    def step(number):
+        w[:] += 1
+
+    for steps in (2, 4):
+        with MonitoredTrainingSession(tmp_path / "run", tables=[], state=w) as session:
+            assert w.tolist() == 2 * [session.global_step]
+            while session.global_step < steps:
+                session.run(step)
+        w = np.zeros(2)
+    with cairn.CheckpointManager(tmp_path / "run", read_only=True) as manager:
+        assert [info.step for info in manager.list()][-2:] == [2, 4]
 
 
 def test_a_checkpoint_of_another_training_is_refused_with_what_a_session_can_do(tmp_path):

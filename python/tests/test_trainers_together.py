@@ -121,6 +121,20 @@ def test_another_number_of_trainers_is_refused_unless_asked_for(tmp_path):
         assert code == 1 and "it was saved by 1 trainers, and there are 2 now" in errors
 
 
+class Code(str):
+    """Among the options of a trainer: computed there."""
+
+    __repr__ = str.__str__
+
+
+def test_one_of_several_trainers_may_have_all_tables(tmp_path):
+    tables = Code('[cairn.EmbeddingTable("rows", 1, optimizer=cairn.optimizers.SGD())]')
+    for epochs in (1, 2):
+        where = (2, tmp_path / "shared", epochs, 3)
+        for code, out, errors in ends([start(0, *where, tables=tables), start(1, *where)]):
+            assert code == 0 and out[1] == str(3 * epochs), errors
+
+
 def test_private_parts_are_resumed_only_when_merged(tmp_path):
     def parts(prefix, epochs):
         found = []

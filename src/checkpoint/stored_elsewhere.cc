@@ -16,7 +16,7 @@ std::string StoredElsewhere(const std::vector<std::string>& missing,
       if (stored.size() <= name.size() || !stored.ends_with(name)) continue;
       const char before = stored[stored.size() - name.size() - 1];
       if (before != '/' && before != '.') continue;
-      return fmt::format(" ({} is stored: if that is {}, say so with rename)", stored, name);
+      return fmt::format(" ({} is stored: that may be {})", stored, name);
     }
   }
   return "";

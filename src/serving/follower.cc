@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <exception>
+#include <filesystem>
 #include <new>
+#include <system_error>
 #include <utility>
 
 #include "base/log.h"
@@ -40,6 +42,10 @@ Result<std::unique_ptr<Follower>> Follower::Open(FollowerOptions options, Versio
   std::string path;
   if (!IsRemote(options.repository)) {
     ASSIGN_OR_RETURN(path, LocalPath(options.repository));
+    // The process may work in another directory later.
+    std::error_code error;
+    if (auto whole = std::filesystem::absolute(path, error); !error) path = whole.string();
+    options.repository = path;
     while (path.size() > 1 && path.back() == '/') path.pop_back();
   }
   ASSIGN_OR_RETURN(auto watch, DirectoryWatch::Open(std::move(path)));
@@ -67,7 +73,9 @@ Follower::Follower(FollowerOptions options, Versions* versions, DenseLoader* den
   state_.increments = options_.increments;
 }
 
-Follower::~Follower() {
+Follower::~Follower() { Stop(); }
+
+void Follower::Stop() {
   stopping_ = true;
   {
     const MutexLock lock(&mu_);

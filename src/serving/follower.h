@@ -106,7 +106,7 @@ class Follower {
   static Result<std::unique_ptr<Follower>> Open(FollowerOptions options, Versions* versions,
                                                 DenseLoader* dense,
                                                 std::function<void(const UpdateReport&)> report);
-  /// Ends the thread; an update under way is given up, and so is a server that does not answer.
+  /// As Stop.
   ~Follower();
 
   /// One look, on the caller's thread: before Start, or without it. Tries everything now, also what
@@ -117,6 +117,9 @@ class Follower {
   Status LookInTurn();
   /// Looks in turn again and again on a thread of its own.
   void Start();
+  /// Ends the thread; an update under way is given up, and so is a server that does not answer. No
+  /// look after it finds anything.
+  void Stop();
   /// There is something new, says a writer beside it. Any thread.
   void Notify() { watch_->Wake(); }
   FollowerStats stats() const EXCLUDES(mu_);
@@ -159,7 +162,7 @@ class Follower {
   const std::function<void(const UpdateReport&)> report_;
   const std::unique_ptr<DirectoryWatch> watch_;
 
-  /// The follower's thread alone; it is set under mu_, so that the destructor can interrupt it.
+  /// The follower's thread alone; it is set under mu_, so that Stop can interrupt it.
   std::unique_ptr<Store> store_;
 
   // The follower's thread alone.

@@ -166,7 +166,8 @@ Status TableImpl::Clear() {
     const MutexLock lock(&cut_mu_);
     if (cut_open_) {
       return FailedPreconditionError("table \"" + options_.name +
-                                     "\" cannot be cleared while a cut of it is being saved");
+                                     "\" cannot be cleared while a cut of it is being saved: wait "
+                                     "for that save, or erase its rows");
     }
     ResetShards();
     has_base_ = false;

@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "checkpoint/manager.h"
+#include "train/lost_tables.h"
 #include "train/scope_variables.h"
 #include "train/session_schedule.h"
 
@@ -33,6 +34,15 @@ std::chrono::nanoseconds Seconds(double seconds) {
   constexpr double kOldest = 1e9;  // some decades
   if (!(seconds > 0)) return std::chrono::nanoseconds(0);
   return std::chrono::nanoseconds(static_cast<std::int64_t>(std::min(seconds, kOldest) * 1e9));
+}
+
+/// Says what a session's user can do about it; there is no rename and no skip here.
+Status OtherTraining(const Status& mismatch) {
+  const std::string_view what = mismatch.message();
+  return MismatchError(
+      fmt::format("{}. Give the tables and variables that were saved, or train in "
+                  "another checkpoint_dir",
+                  what.substr(0, what.find("; rename, skip or strict"))));
 }
 
 class SessionImpl final : public TrainingSession {
@@ -136,6 +146,9 @@ class SessionImpl final : public TrainingSession {
   bool RowsChangedSince() {
     checkpoints_->Wait();
     LookAtSave();
+    if (options_.tables.empty() && options_.arrays.empty()) return false;
+    // One that was cleared knows no more what changed.
+    if (!checkpoints_->CanIncrement()) return true;
     const auto changed = [](const auto* one) {
       return one->ChangedRows(CutKind::kConsecutive) > 0;
     };
@@ -206,8 +219,13 @@ class SessionImpl final : public TrainingSession {
     for (const SessionVariable& v : options_.variables) {
       request.into.push_back({.name = v.name, .dtype = v.dtype, .shape = v.shape, .data = v.data});
     }
-    ASSIGN_OR_RETURN(restored_, checkpoints_->Restore(std::move(request)));
+    auto restored = checkpoints_->Restore(std::move(request));
+    if (restored.status().reason() == Reason::kMismatch) return OtherTraining(restored.status());
+    ASSIGN_OR_RETURN(restored_, std::move(restored));
     if (!restored_) return Status::Ok();
+    if (options_.is_chief && options_.tables.empty() && options_.arrays.empty()) {
+      RETURN_IF_ERROR(RefuseLostTables(*restored_));
+    }
     scope_.MarkLoaded(restored_->skipped);
     step_ = saved_step_ = restored_->step;
     RETURN_IF_ERROR(StandOn(restored_->info));

@@ -178,6 +178,22 @@ TEST(TrainingSession, SavesRowsThatChangedAfterItsLastStep) {
   }
 }
 
+TEST(TrainingSession, SavesThatATableWasClearedAfterItsLastStep) {
+  const TempDirectory dir;
+  Training training;
+  auto session = TrainingSession::Open(training.Options(dir / "c")).value();
+  ASSERT_TRUE(RunSteps(&training, session.get(), 3).ok());
+  ASSERT_TRUE(session->Close().ok());
+  session = TrainingSession::Open(training.Options(dir / "c")).value();
+  ASSERT_EQ(training.table->size(), 3U);
+  ASSERT_TRUE(training.table->Clear().ok());
+  ASSERT_TRUE(session->Close().ok());
+  Training after;
+  ASSERT_TRUE(TrainingSession::Open(after.Options(dir / "c")).value()->Close().ok());
+  EXPECT_EQ(after.table->size(), 0U);
+  EXPECT_THAT(Kinds(dir / "c"), ElementsAre("full 0", "full 3"));
+}
+
 TEST(TrainingSession, QuantizesIncrementsAndCompressesKeysWhenToldTo) {
   const TempDirectory dir;
   Training training;
@@ -363,6 +379,33 @@ TEST(TrainingSession, TellsOfEachCheckpointWhenItIsAcknowledged) {
   EXPECT_TRUE(session->Save(SaveKind::kFull).value().Wait().ok());
   EXPECT_EQ(told, 2) << "the one of the beginning, and this one";
   ASSERT_TRUE(session->Close().ok());
+}
+
+TEST(TrainingSession, RefusesACheckpointOfAnotherTrainingWithWhatItsUserCanDo) {
+  const TempDirectory dir;
+  Training training;
+  SessionOptions saved = training.Options(dir / "run");
+  saved.variables[0].name = "model/w";
+  ASSERT_TRUE(TrainingSession::Open(saved).value()->Close().ok());
+  Training other;
+  SessionOptions options = other.Options(dir / "run");
+  const auto refused = [&] { return TrainingSession::Open(options).status(); };
+  options.variables[0].name = "w";
+  EXPECT_EQ(refused().reason(), Reason::kMismatch);
+  const std::string message(refused().message());
+  EXPECT_THAT(message, testing::HasSubstr("w (model/w is stored: that may be w)"));
+  EXPECT_THAT(message, testing::HasSubstr("Nothing was changed. Give the tables and variables"));
+  EXPECT_THAT(message, testing::HasSubstr("another checkpoint_dir"));
+  EXPECT_THAT(message, testing::Not(testing::HasSubstr("rename")));
+  options.variables[0].name = "model/w";
+  options.arrays.clear();
+  EXPECT_EQ(refused().reason(), Reason::kMismatch);
+  EXPECT_THAT(std::string(refused().message()), testing::HasSubstr("another checkpoint_dir"));
+  options.tables.clear();  // their rows would be in no later checkpoint
+  EXPECT_EQ(refused().reason(), Reason::kMismatch);
+  EXPECT_THAT(std::string(refused().message()), testing::HasSubstr("embedding"));
+  options.is_chief = false;
+  EXPECT_TRUE(TrainingSession::Open(options).ok());
 }
 
 TEST(TrainingSession, RefusesWhatCannotBe) {

@@ -8,6 +8,7 @@
 #include "base/status_macros.h"
 #include "checkpoint/manager.h"
 #include "checkpoint/repository.h"
+#include "train/lost_tables.h"
 
 namespace cairn {
 namespace {
@@ -83,6 +84,10 @@ Result<std::optional<TrainCheckpoints::Resumed>> TrainCheckpoints::Restore() {
   ASSIGN_OR_RETURN(auto restored,
                    tables_->Restore({.into = options_.model, .strict = options_.strict}));
   if (!restored) return std::optional<Resumed>();
+  // Of several trainers others may have them.
+  const bool alone =
+      options_.num_trainers == 1 && options_.tables.empty() && options_.arrays.empty();
+  if (alone && options_.strict) RETURN_IF_ERROR(RefuseLostTables(*restored));
   for (const auto& [name, reason] : restored->skipped) {
     LogWarning(fmt::format("resume: \"{}\" was not restored: {}", name, reason));
   }

@@ -160,5 +160,20 @@ TEST_F(TrainerTablesTest, ATableThatIsNotStoredIsRefusedBeforeTheFirstStep) {
   EXPECT_THAT(std::string(refused.status().message()), testing::HasSubstr("users"));
 }
 
+TEST_F(TrainerTablesTest, RowsThatWouldBeInNoLaterCheckpointAreNotLostInSilence) {
+  SparseTraining training;
+  {
+    auto trainer = OpenSparse(&training);
+    ASSERT_TRUE(RunSparse(trainer.get(), &training).ok());
+    ASSERT_TRUE(trainer->Close().ok());
+  }
+  TrainerOptions options = Options(&training);
+  const auto refused = OpenTrainer(options, Env());
+  EXPECT_EQ(refused.status().reason(), Reason::kMismatch) << refused.status().ToString();
+  EXPECT_THAT(std::string(refused.status().message()), testing::HasSubstr("users"));
+  options.strict = false;
+  EXPECT_TRUE(OpenTrainer(options, Env()).ok());
+}
+
 }  // namespace
 }  // namespace cairn

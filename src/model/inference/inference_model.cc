@@ -1,7 +1,9 @@
+#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -13,6 +15,7 @@
 #include "format/json.h"
 #include "model/inference/runtime.h"
 #include "model/inference/saved_model.h"
+#include "storage/open_store.h"
 
 namespace cairn {
 namespace {
@@ -128,15 +131,24 @@ Result<std::unique_ptr<InferenceModel>> LoadModel(const std::string& directory,
       std::make_unique<Model>(directory, std::move(save), options, std::move(runtime)));
 }
 
+/// What is reloaded later is what was loaded, also when the process works elsewhere then.
+std::string WholePath(const std::string& directory) {
+  if (IsUrl(directory)) return directory;
+  std::error_code error;
+  const auto whole = std::filesystem::absolute(directory, error);
+  return error ? directory : whole.string();
+}
+
 }  // namespace
 
-Result<std::unique_ptr<InferenceModel>> InferenceModel::Load(const std::string& directory,
+Result<std::unique_ptr<InferenceModel>> InferenceModel::Load(const std::string& given,
                                                              const InferenceOptions& options) {
-  RETURN_IF_ERROR(CheckPath(directory));
+  RETURN_IF_ERROR(CheckPath(given));
+  const std::string directory = WholePath(given);
   auto model =
       WithNewestSave(directory, [&](std::string* id) { return LoadModel(directory, options, id); });
   if (!model.ok()) {
-    return model.status().WithContext("load inference model \"" + directory + "\"");
+    return model.status().WithContext("load inference model \"" + given + "\"");
   }
   return model;
 }

@@ -86,6 +86,7 @@ class NumberedModel final : public Model {
   std::vector<VersionInfo> Versions() const override { return {}; }
   void Notify() override {}
   Status Update() override { return UnimplementedError(""); }
+  void StopFollowing() override {}
   ModelStats stats() const override { return {}; }
 
   std::atomic<std::int64_t> step_{0};

@@ -87,6 +87,8 @@ Result<std::pair<std::string, std::int64_t>> MakeExportDirectory(const std::stri
   if (!IsRemote(directory)) {
     ASSIGN_OR_RETURN(where, LocalPath(directory));
     std::error_code error;
+    // The process may work in another directory when it opens what it exported.
+    if (auto whole = fs::absolute(where, error); !error) where = whole.string();
     fs::create_directories(where, error);
     if (error) {
       return UnavailableError("cannot make the directory \"" + where + "\": " + error.message());

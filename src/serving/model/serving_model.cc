@@ -220,6 +220,7 @@ class ModelImpl final : public Model {
     }
     return follower_->Look();
   }
+  void StopFollowing() override { follower_->Stop(); }
   ModelStats stats() const override {
     const FollowerStats from = follower_->stats();
     ModelStats stats;

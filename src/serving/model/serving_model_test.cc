@@ -1,9 +1,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <limits>
+#include <thread>
 #include <utility>
 
 #include <cairn/serving.h>
@@ -98,6 +100,23 @@ TEST_F(ServingModelTest, ServesTablesAndDenseVariablesOfTheNewestCheckpoint) {
   EXPECT_EQ(model_->Version().value().step, 3) << "held";
   model_->Resume();
   EXPECT_EQ(Predict({1, 2}), (std::vector<float>{10, 10, 10, 10, 9, 9, 9, 9}));
+}
+
+TEST_F(ServingModelTest, StopsFollowingAndServesOn) {
+  ASSERT_TRUE(DoExport().ok());
+  writer_.Set({1}, 3).Full(3);
+  ModelOptions options;
+  options.export_dir = export_;
+  options.repository = run_;
+  options.poll = std::chrono::milliseconds(5);
+  model_ = Model::Open(options).value();
+  model_->StopFollowing();
+  writer_.Set({1}, 4).Increment(4);
+  model_->Notify();
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  EXPECT_EQ(model_->Version().value().step, 3);
+  EXPECT_EQ(Predict({1}), (std::vector<float>{6, 6, 6, 6}));
+  model_->StopFollowing();
 }
 
 TEST_F(ServingModelTest, TheSignatureAsksForIds) {

@@ -1,0 +1,21 @@
+#include "train/lost_tables.h"
+
+#include <fmt/format.h>
+
+#include <string>
+
+namespace cairn {
+
+Status RefuseLostTables(const Restored& restored) {
+  std::string names;
+  for (const TableFacts& table : restored.info.tables) {
+    names += (names.empty() ? "" : ", ") + ("\"" + table.name + "\"");
+  }
+  if (names.empty()) return Status::Ok();
+  return MismatchError(fmt::format(
+      "restore {}: it has the rows of {}, and no tables are given: they would be in no later "
+      "checkpoint. Make the tables before, and give them in `tables` (tracked arrays in `arrays`)",
+      restored.info.path, names));
+}
+
+}  // namespace cairn
