@@ -141,13 +141,16 @@ class EpochReader:
         """To where it was when all batches of an epoch were read; the next one begins from there."""
         if state is None and generators is None:
             return
-        # What it returns may be who seeks, and is made anew for each epoch; or it has generators that
-        # the next epoch's loader has too.
-        self.open(epoch)
+        # What it returns may be who seeks, and is mostly made anew for each epoch; or it has generators
+        # that the next epoch's loader has too.
+        current = self.open(epoch)
         if generators is not None:
             self._put(generators["now"])
-        if state is not None and self._seekable() is self._reader:
-            self._reader.load_state(state)
+        seekable = self._seekable()
+        if state is None or seekable is None:
+            return
+        if seekable is self._reader or self.open(epoch) is current:  # it goes on with the next epoch
+            seekable.load_state(state)
             self._at_end = True
 
     def _put(self, states: Mapping[str, Any]) -> None:
