@@ -110,7 +110,9 @@ class EpochReader:
 
     def _begun(self, epoch: int) -> Iterator[Any]:
         current = self.open(epoch)
-        if callable(getattr(current, "set_epoch", None)):
+        if hasattr(current, "_cairn_begin_epoch"):  # of whose first epoch somebody may have read
+            current._cairn_begin_epoch(epoch)
+        elif callable(getattr(current, "set_epoch", None)):
             current.set_epoch(epoch)
         self._epoch_generators = states_of(self._generators())
         self.found_workers = _has_workers(current)

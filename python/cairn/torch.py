@@ -541,6 +541,8 @@ class Loader:
         self._next = 0
         self._complete = False
 
+    _cairn_begin_epoch = _begin  # for Trainer
+
     def set_epoch(self, epoch: int) -> None:
         """Begins at the start of an epoch.
 
