@@ -432,7 +432,7 @@ def _special(value: Any) -> Optional[str]:
 
 
 def _weights_only_takes(value: Any) -> bool:
-    if value is None or type(value) in (bool, int, float, str, bytes):
+    if value is None or type(value) in (bool, int, float, str):
         return True
     torch, data = _torch(), _io.BytesIO()
     try:

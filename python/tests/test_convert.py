@@ -233,19 +233,27 @@ def test_what_a_torch_file_cannot_hold_is_left_out_by_name(tmp_path, to):
         "list": [random.Random(1), 3],
         "seen": {1, 2},
         "frozen": frozenset([1]),
+        "bytes": b"abc",
+        "none": b"",  # a call of bytes(), in a pickle
     }
     cairn.save(tmp_path / "run", state)
     done = convert(tmp_path / "run", tmp_path / "out.pt", to=to)
-    assert done.left_out == ["when", "rng", "list/0", "frozen"]
+    assert done.left_out == ["when", "rng", "list/0", "frozen", "none"]
     assert (done.arrays, done.bytes) == (1, 16)
     found = read(tmp_path / "out.pt")
     assert found.pop("w").tolist() == [1, 1]
-    assert found == {"loss": 0.5, "list": [None, 3], "seen": {1, 2}}
+    assert found == {"loss": 0.5, "list": [None, 3], "seen": {1, 2}, "bytes": b"abc"}
 
     cairn.save(tmp_path / "none", random.Random(1))
     with pytest.raises(cairn.Invalid, match=f"none: it holds nothing that {to} can"):
         convert(tmp_path / "none", tmp_path / "none.pt", to=to)
     assert not (tmp_path / "none.pt").exists()
+
+
+def test_keys_that_distributed_folders_take_for_the_same_are_named(tmp_path):
+    cairn.save(tmp_path / "run", {"a": {"b": 1}, "a.b": 2})
+    with pytest.raises(cairn.Invalid, match="out cannot be written: .*duplicated.*a.b"):
+        convert(tmp_path / "run", tmp_path / "out", to="dcp")
 
 
 def test_what_safetensors_cannot_hold_is_left_out_by_name(tmp_path):
