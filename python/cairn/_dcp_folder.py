@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 from torch.distributed.checkpoint.state_dict_saver import _save_state_dict
 
-from .errors import Corruption, Invalid
+from .errors import Corruption, Error, Invalid
 
 _METADATA = "torch.distributed.checkpoint.metadata"
 _KNOWN = {
@@ -118,13 +118,24 @@ def read_folder(where: Path) -> Dict[str, Any]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             _load_state_dict(state, storage_reader=reader, planner=_Planner(), no_dist=True)
-    except CheckpointException as error:  # torch's, by rank; no Exception
-        raise next(iter(error.failures.values()))[0] from None
+    except CheckpointException as error:
+        raise _said_by(error, f"{where} cannot be read") from None
     return state
 
 
 def write_folder(state: Dict[str, Any], where: Path) -> None:
     """Writes a folder; its .metadata, which makes it one, comes last."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        _save_state_dict(state, FileSystemWriter(where), no_dist=True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            _save_state_dict(state, FileSystemWriter(where), no_dist=True)
+    except CheckpointException as error:
+        raise _said_by(error, f"{where} cannot be written") from None
+
+
+def _said_by(error: CheckpointException, what: str) -> BaseException:
+    """Why, of torch's exception, which is by rank and no Exception."""
+    cause = next(iter(error.failures.values()))[0]
+    if isinstance(cause, (Error, OSError)):
+        return cause
+    return Invalid(f"{what}: torch.distributed.checkpoint says: {cause}")

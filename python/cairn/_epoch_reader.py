@@ -110,7 +110,9 @@ class EpochReader:
 
     def _begun(self, epoch: int) -> Iterator[Any]:
         current = self.open(epoch)
-        if callable(getattr(current, "set_epoch", None)):
+        if hasattr(current, "_cairn_begin_epoch"):  # of whose first epoch somebody may have read
+            current._cairn_begin_epoch(epoch)
+        elif callable(getattr(current, "set_epoch", None)):
             current.set_epoch(epoch)
         self._epoch_generators = states_of(self._generators())
         self.found_workers = _has_workers(current)
@@ -141,13 +143,16 @@ class EpochReader:
         """To where it was when all batches of an epoch were read; the next one begins from there."""
         if state is None and generators is None:
             return
-        # What it returns may be who seeks, and is made anew for each epoch; or it has generators that
-        # the next epoch's loader has too.
-        self.open(epoch)
+        # What it returns may be who seeks, and is mostly made anew for each epoch; or it has generators
+        # that the next epoch's loader has too.
+        current = self.open(epoch)
         if generators is not None:
             self._put(generators["now"])
-        if state is not None and self._seekable() is self._reader:
-            self._reader.load_state(state)
+        seekable = self._seekable()
+        if state is None or seekable is None:
+            return
+        if seekable is self._reader or self.open(epoch) is current:  # it goes on with the next epoch
+            seekable.load_state(state)
             self._at_end = True
 
     def _put(self, states: Mapping[str, Any]) -> None:

@@ -19,6 +19,7 @@ from .errors import Invalid, NotFound
 PathLike = Union[str, "os.PathLike[str]"]
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_TO_A_PARENT = re.compile(r"((?:.*/)?\.\.)((?:/.*)?)", re.DOTALL)  # up to the last "..", and the rest
 _MANGLED = re.compile(r"(?:s3|hdfs|file):/[^/]")
 
 
@@ -77,12 +78,11 @@ def absolute(where: PathLike) -> str:
     """
     if is_remote(where):
         return text_of(where)
-    before, dots, after = local_path(where).rpartition("..")
+    path = local_path(where)
+    up = _TO_A_PARENT.fullmatch(path)
     try:
         # Behind a symbolic link ".." is where the link leads, as for every other program.
-        if dots and (not before or before.endswith("/")) and (not after or after.startswith("/")):
-            return os.path.abspath(os.path.realpath(before + dots) + after)
-        return os.path.abspath(before + dots + after)
+        return os.path.abspath(os.path.realpath(up[1]) + up[2] if up else path)
     except FileNotFoundError:
         raise NotFound(
             f"{text_of(where)!r} is in the working directory, and that is gone; give an absolute path"

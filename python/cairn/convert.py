@@ -6,14 +6,18 @@ distributed checkpoints by an unpickler that knows nothing but its classes.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import errno
+import io as _io
 import json
 import os
 import pickle
 import struct
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Collection, Dict, Iterator, List, Optional, Tuple
+
+import numpy as np
 
 from . import _arrays, _location, _safetensors, _tree, io, oneshot
 from ._arguments import PathLike, whole
@@ -204,14 +208,18 @@ def _convert(
             raise Invalid(f"{where} exists; --force (force=True) replaces it")
         _check_replaceable(where, goal)
         where.parent.mkdir(parents=True, exist_ok=True)
-        if goal == "torch":
-            _write_torch(state, where)
-        elif goal == "dcp":
-            _write_dcp(state, where, force)
-        else:
+        if goal == "safetensors":
             left_out += _write_safetensors(state, where)
+        else:
+            state = _for_torch(state, "", left_out)
+            if state is _OUT:
+                raise Invalid(f"{_location.text_of(source)}: it holds nothing that {goal} can")
+            if goal == "torch":
+                _write_torch(state, where)
+            else:
+                _write_dcp(state, where, force)
         path = str(where)
-    arrays = list(_leaves(state, ""))
+    arrays = [(n, a) for n, a in _leaves(state, "") if n not in left_out]
     sizes = [_arrays.source(a, n).nbytes for n, a in arrays if _arrays.is_array(a)]
     return Converted(kind, goal, path, len(sizes), sum(sizes), left_out)
 
@@ -391,18 +399,54 @@ def _first_line(error: BaseException) -> str:
 def _write_torch(state: Any, target: Path) -> None:
     torch = _torch()
     with _replacing(target) as part:
-        torch.save(_as_tensors(state), part)
+        torch.save(state, part)
 
 
-def _as_tensors(value: Any) -> Any:
-    """NumPy arrays as tensors: torch.load(weights_only=True) takes nothing else."""
-    import numpy as np
+_OUT = object()
 
-    if isinstance(value, dict):
-        return {key: _as_tensors(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_as_tensors(item) for item in value)
-    return _tensor(value, "") if isinstance(value, np.ndarray) else value
+
+def _for_torch(value: Any, name: str, left_out: List[str]) -> Any:
+    """A state as torch.load(weights_only=True) gives it back: arrays as tensors, NumPy's numbers as
+    Python's. What it would refuse is left out; in lists and tuples None stands for it."""
+    if type(value) in (dict, collections.OrderedDict):
+        made = {k: _for_torch(v, _tree.join(name, k), left_out) for k, v in value.items()}
+        return type(value)((k, item) for k, item in made.items() if item is not _OUT)
+    if type(value) in (list, tuple):
+        items = [_for_torch(v, _tree.join(name, i), left_out) for i, v in enumerate(value)]
+        return type(value)(None if item is _OUT else item for item in items)
+    if type(value) is not bytearray and _arrays.is_array(value):
+        if _arrays.is_torch(value) or _special(value) in (None, "complex64", "complex128"):
+            return _tensor(value, name)
+    else:
+        if isinstance(value, np.generic) and value.dtype.kind in "biufc":
+            value = value.item()
+        if _weights_only_takes(value):
+            return value
+    left_out.append(name or "the state")
+    return _OUT
+
+
+def _special(value: Any) -> Optional[str]:
+    """What the elements of an array stand for, when other programs would not know it."""
+    return _arrays.meaning(_arrays.source(_typed(value), "").note)
+
+
+def _weights_only_takes(value: Any) -> bool:
+    if value is None or type(value) in (bool, int, float, str):
+        return True
+    torch, data = _torch(), _io.BytesIO()
+    try:
+        torch.save(value, data)
+        data.seek(0)
+        torch.load(data, weights_only=True)
+    except Exception:  # of any kind: it holds what only Python's own unpickler would make
+        return False
+    return True
+
+
+def _typed(value: Any) -> Any:
+    """array.array and bytearray as arrays of NumPy."""
+    return value if isinstance(value, np.ndarray) or _arrays.is_torch(value) else np.asarray(value)
 
 
 def _tensor(value: Any, name: str) -> Any:
@@ -410,10 +454,9 @@ def _tensor(value: Any, name: str) -> Any:
     torch = _torch()
     if isinstance(value, torch.Tensor):
         return value.detach()
-    source = _arrays.source(value, name)
-    import numpy as np
-
-    data = np.ascontiguousarray(value).view(np.uint8).reshape(-1) if value.nbytes else value
+    source = _arrays.source(_typed(value), name)  # whose memory has this machine's byte order
+    data = np.ascontiguousarray(source.keep)
+    data = data.view(np.uint8).reshape(-1) if data.nbytes else data
     return _arrays.make("torch", source.stored, source.shape, np.array(data), source.note, name)
 
 
@@ -479,10 +522,11 @@ def _write_safetensors(state: Any, target: Path) -> List[str]:
     arrays: Dict[str, Any] = {}
     left_out: List[str] = []
     for name, value in _leaves(state, ""):
-        if _arrays.is_array(value):
-            arrays[name or "value"] = value
+        # The one kind that needs a word beside it and is known to the format.
+        if _arrays.is_array(value) and _special(value) in (None, "complex64"):
+            arrays[_another(name or "value", arrays)] = _typed(value)
         else:
-            left_out.append(name)
+            left_out.append(name or "the state")
     if not arrays:
         raise Invalid("there is no array in the state, and safetensors holds nothing else")
     try:
@@ -496,11 +540,18 @@ def _write_safetensors(state: Any, target: Path) -> List[str]:
             tensors = {name: _tensor(value, name) for name, value in arrays.items()}
             safetensors.torch.save_file(_apart(tensors), part, metadata={"format": "pt"})
         else:
-            import numpy as np
-
-            plain = {name: np.ascontiguousarray(value) for name, value in arrays.items()}
+            plain = {name: np.asarray(value, order="C") for name, value in arrays.items()}
             safetensors.numpy.save_file(plain, part)
     return left_out
+
+
+def _another(name: str, names: Collection[str]) -> str:
+    """A name that is not taken, as a save makes it: keys may hold what joins them."""
+    made, number = name, 1
+    while made in names:
+        number += 1
+        made = f"{name}~{number}"
+    return made
 
 
 def _apart(tensors: Dict[str, Any]) -> Dict[str, Any]:
@@ -533,7 +584,7 @@ def _write_dcp(state: Any, target: Path, force: bool) -> None:
         raise Invalid("torch.distributed.checkpoint holds dicts; the state is none")
     if force and (target / ".metadata").exists():
         (target / ".metadata").unlink()  # with the old one new files would look complete
-    write_folder(_as_tensors(state), target)
+    write_folder(state, target)
 
 
 class _replacing:

@@ -17,7 +17,7 @@ from ._torch_embedding import Embedding, EmbeddingBag, module_tables
 from ._torch_gradients import Gradients
 from ._torch_names import uncompiled_name, uncompiled_names
 from ._wording import a_type, with_article
-from .errors import Invalid, Mismatch
+from .errors import Cancelled, Error, Invalid, Mismatch
 from .table import EmbeddingTable
 
 __all__ = ["Capture", "Embedding", "EmbeddingBag", "Gradients", "Loader", "capture"]
@@ -109,7 +109,7 @@ class _Optimizer(_tree.Stateful):
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
-        self._lazy: Optional[Any] = None
+        self._lazy: List[Any] = []  # saves that may still be reading: of several managers, or skipped
         self._hooked = False
 
     def cairn_save(self) -> Any:
@@ -179,13 +179,28 @@ class _Optimizer(_tree.Stateful):
 
     def cairn_saved(self, handle: Any) -> None:
         if self._hooked:
-            self._lazy = handle
+            self._lazy = [lazy for lazy in self._lazy if _is_ours(lazy) and not lazy.done()]
+            self._lazy.append(handle)
 
     def _before_step(self, *_: Any) -> None:
-        if self._lazy is not None:
-            lazy, self._lazy = self._lazy, None
-            if lazy._pid == os.getpid():  # a fork has memory of its own, which nobody is copying
+        failed: Optional[Error] = None
+        while self._lazy:  # all of them, whatever becomes of one
+            lazy = self._lazy.pop()
+            if not _is_ours(lazy):
+                continue
+            try:
                 lazy.guard()
+            except Cancelled:
+                pass  # it was skipped, and reads nothing
+            except Error as error:
+                failed = error
+        if failed is not None:
+            raise failed
+
+
+def _is_ours(handle: Any) -> bool:
+    """A fork has memory of its own, which nobody is copying."""
+    return bool(handle._pid == os.getpid())
 
 
 def _that_steps(optimizer: Any) -> torch.optim.Optimizer:
@@ -525,6 +540,8 @@ class Loader:
         self.epoch = epoch
         self._next = 0
         self._complete = False
+
+    _cairn_begin_epoch = _begin  # for Trainer
 
     def set_epoch(self, epoch: int) -> None:
         """Begins at the start of an epoch.

@@ -70,6 +70,30 @@ def train(directory, out, kill_at, every, settled=True):
     torch.save(model.state_dict(), out)
 
 
+class KilledAtABatch(Model):
+    """Dies at its n-th batch."""
+
+    def training_step(self, batch, index):
+        self.batches = getattr(self, "batches", 0) + 1
+        if self.batches == self.kill_at:
+            self.kill_at = self.global_step
+        elif self.kill_at is not None:
+            return self.net(batch).square().mean()
+        return super().training_step(batch, index)
+
+
+def train_accumulating(directory, out, kill_at, every):
+    """Two batches for each step; the last of an epoch's five stands alone."""
+    quiet()
+    pl.seed_everything(1, verbose=False)
+    model = KilledAtABatch(kill_at)
+    callback = CairnCallback(directory, every_n_steps=every)
+    run = trainer(callbacks=[callback], enable_checkpointing=False, accumulate_grad_batches=2)
+    run.fit(model, loader(), ckpt_path=callback.latest())
+    assert run.global_step == 4 * 3
+    torch.save(model.state_dict(), out)
+
+
 def train_with_plugin(directory, checkpoints, out, kill_at):
     """With the plugin under Lightning's own ModelCheckpoint, which saves each epoch."""
     quiet()

@@ -51,6 +51,7 @@ def test_save_events_of_the_trainer_are_saved(tmp_path):
     path = Path(latest(directory))
     assert path.name == "checkpoint-12"
     assert sorted(p.name for p in path.iterdir()) == [
+        ".cairn-resume",
         "model.safetensors",
         "optimizer.pt",
         "rng_state.pth",
@@ -81,6 +82,26 @@ def test_before_the_first_save_there_is_nothing_to_go_on_from(tmp_path):
     with cairn.CheckpointManager(tmp_path / "empty"):
         pass
     assert latest(tmp_path / "empty") is None
+
+
+def test_where_the_files_are_put_nothing_else_is_removed(tmp_path):
+    directory, out = tmp_path / "checkpoints", tmp_path / "out"
+    huggingface_run.trainer(out, [CairnCallback(directory, save_steps=3)], max_steps=3).train()
+    for name in ("notes.txt", "checkpoint-2/mine", "checkpoint-5/trainer_state.json"):
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).write_text(name)
+    assert latest(directory, into=out) == str(out / "checkpoint-3")
+    run = huggingface_run.trainer(out, [CairnCallback(directory, save_steps=6)], max_steps=6)
+    run.train(resume_from_checkpoint=latest(directory, into=out))
+    assert latest(directory, into=out) == str(out / "checkpoint-6")
+    left = ["checkpoint-2", "checkpoint-5", "checkpoint-6", "notes.txt"]
+    assert sorted(path.name for path in out.iterdir()) == left
+    assert (out / "checkpoint-2/mine").read_text() == "checkpoint-2/mine"
+
+    (out / "checkpoint-6/.cairn-resume").unlink()  # somebody else's, then
+    with pytest.raises(cairn.Invalid, match="checkpoint-6 is there.*another place"):
+        latest(directory, into=out)
+    assert (out / "checkpoint-6/trainer_state.json").exists()
 
 
 def torchrun(directory, out, *kill):

@@ -47,6 +47,22 @@ def test_killed_and_resumed_it_ends_with_the_weights_of_an_undisturbed_run(
         assert m.latest().step == lightning_run.STEPS
 
 
+@pytest.mark.parametrize("every", [1, 2])
+def test_batches_that_are_gathered_for_a_step_are_not_lost(tmp_path, every):
+    straight, resumed = tmp_path / "straight.pt", tmp_path / "resumed.pt"
+    assert not run_in_process(
+        lightning_run.train_accumulating, tmp_path / "a", straight, None, 100
+    )
+    for kill_at in (2, 4, 5):  # between the two batches of a step and behind them
+        assert run_in_process(
+            lightning_run.train_accumulating, tmp_path / "b", resumed, kill_at, every
+        )
+    assert not run_in_process(
+        lightning_run.train_accumulating, tmp_path / "b", resumed, None, every
+    )
+    assert equal(straight, resumed)
+
+
 def test_a_resume_goes_on_from_the_newest_save(tmp_path, straight):
     """The comparison above would also pass if every start began anew."""
     out = tmp_path / "out.pt"

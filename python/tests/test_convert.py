@@ -1,8 +1,10 @@
 """python -m cairn convert: other formats into repositories and back; nothing in them is run."""
 
+import array
 import json
 import os
 import pickle
+import random
 import subprocess
 import sys
 
@@ -197,6 +199,80 @@ def test_numpy_states_become_safetensors_and_torch_files(tmp_path):
     convert(tmp_path / "run", tmp_path / "out.pt")
     loaded = torch.load(tmp_path / "out.pt", weights_only=True)["model"]
     assert all(np.array_equal(loaded[n].numpy(), arrays[n]) for n in arrays)
+
+
+@pytest.mark.parametrize("with_torch", [False, True])
+@pytest.mark.parametrize("target", ["out.pt", "out.safetensors", "dcp"])
+def test_arrays_of_all_kinds_keep_their_values(tmp_path, target, with_torch):
+    arrays = {
+        "big-endian": np.array([1, 2.5], ">f4"),
+        "big-endian complex": np.array([1 + 2j, 3], ">c8"),
+        "columns": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        "scalar": np.array(7, ">i8"),
+        "typed": array.array("i", [1, -2]),
+        "bytes": bytearray(b"abc"),
+    }
+    if with_torch:
+        arrays["tensor"] = torch.tensor([True, False])
+    cairn.save(tmp_path / "run", arrays)
+    done = convert(tmp_path / "run", tmp_path / target, to="dcp" if target == "dcp" else None)
+    assert done.left_out == []
+    found = read(tmp_path / target)
+    assert set(found) == set(arrays)
+    for name, value in arrays.items():
+        assert np.array_equal(np.asarray(found[name]), np.asarray(value)), name
+
+
+@pytest.mark.parametrize("to", ["torch", "dcp"])
+def test_what_a_torch_file_cannot_hold_is_left_out_by_name(tmp_path, to):
+    state = {
+        "w": np.ones(2),
+        "loss": np.float32(0.5),
+        "when": np.array([1, 2], "M8[s]"),
+        "rng": np.random.default_rng(1),
+        "list": [random.Random(1), 3],
+        "seen": {1, 2},
+        "frozen": frozenset([1]),
+        "bytes": b"abc",
+        "none": b"",  # a call of bytes(), in a pickle
+    }
+    cairn.save(tmp_path / "run", state)
+    done = convert(tmp_path / "run", tmp_path / "out.pt", to=to)
+    assert done.left_out == ["when", "rng", "list/0", "frozen", "none"]
+    assert (done.arrays, done.bytes) == (1, 16)
+    found = read(tmp_path / "out.pt")
+    assert found.pop("w").tolist() == [1, 1]
+    assert found == {"loss": 0.5, "list": [None, 3], "seen": {1, 2}, "bytes": b"abc"}
+
+    cairn.save(tmp_path / "none", random.Random(1))
+    with pytest.raises(cairn.Invalid, match=f"none: it holds nothing that {to} can"):
+        convert(tmp_path / "none", tmp_path / "none.pt", to=to)
+    assert not (tmp_path / "none.pt").exists()
+
+
+def test_keys_that_distributed_folders_take_for_the_same_are_named(tmp_path):
+    cairn.save(tmp_path / "run", {"a": {"b": 1}, "a.b": 2})
+    with pytest.raises(cairn.Invalid, match="out cannot be written: .*duplicated.*a.b"):
+        convert(tmp_path / "run", tmp_path / "out", to="dcp")
+
+
+def test_what_safetensors_cannot_hold_is_left_out_by_name(tmp_path):
+    state = {
+        "when": np.array([1, 2], "M8[s]"),
+        "wide": np.ones(2, np.complex128),
+        "z": np.array([1j], np.complex64),
+    }
+    cairn.save(tmp_path / "run", state)
+    done = convert(tmp_path / "run", tmp_path / "out.safetensors")
+    assert (done.left_out, done.arrays) == (["when", "wide"], 1)
+    assert read(tmp_path / "out.safetensors")["z"].tolist() == [1j]
+
+
+def test_keys_that_make_the_same_name_lose_no_array(tmp_path):
+    cairn.save(tmp_path / "run", {"a": {"b": np.zeros(1)}, "a/b": np.ones(1)})
+    convert(tmp_path / "run", tmp_path / "out.safetensors")
+    found = read(tmp_path / "out.safetensors")
+    assert {name: float(array[0]) for name, array in found.items()} == {"a/b": 0, "a/b~2": 1}
 
 
 def test_distributed_folders_and_back(state, tmp_path):

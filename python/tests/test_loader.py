@@ -85,3 +85,18 @@ def test_a_state_from_before_is_taken():
     loader = cairn.torch.Loader(torch.arange(12), 2, rank=1, world_size=2)
     loader.load_state_dict({"epoch": 3, "next": 1, "seed": 0})
     assert len(list(loader)) == 2
+
+
+@pytest.mark.parametrize("given", ["itself", "by a call"])
+def test_a_trainer_s_epoch_is_whole_whoever_read_from_the_loader_before(given):
+    loader = cairn.torch.Loader(torch.arange(8), 2, seed=1)
+    next(iter(loader))  # to look at a batch
+    seen = []
+
+    def step(model, batch):
+        seen.append(batch.tolist())
+
+    reader = loader if given == "itself" else lambda: loader
+    cairn.Trainer({}, step).train(2, reader)
+    again = cairn.torch.Loader(torch.arange(8), 2, seed=1)
+    assert seen == [batch.tolist() for _ in range(2) for batch in again]

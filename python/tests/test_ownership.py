@@ -415,6 +415,9 @@ def test_dots_behind_a_link_lead_where_they_lead_for_everybody(tmp_path, monkeyp
             assert m.restore(path=f"{where}/checkpoint_000001").step == 1
         assert cairn.load(f"{where}/checkpoint_000001") == {"x": 1}
     assert not (tmp_path / "runs").exists()
+    for name in ("runs..old", "..runs", "runs/..x/y.."):
+        with cairn.CheckpointManager(f"current/../{name}") as m:
+            assert m.directory == str(tmp_path / "disk" / name)
     for plain, found in (("a/../b", "b"), ("..x/b", "..x/b"), ("b..", "b.."), ("./b//c/.", "b/c")):
         with cairn.CheckpointManager(plain) as m:
             assert m.directory == str(tmp_path / found)

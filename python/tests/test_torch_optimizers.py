@@ -223,6 +223,27 @@ def test_the_step_of_a_wrapped_optimizer_waits_for_a_lazy_save(directory):
         assert waited == [True]
 
 
+@pytest.mark.parametrize("second", ["of another manager", "skipped"])
+def test_a_step_waits_for_every_lazy_save_that_still_reads(directory, second):
+    weight = torch.nn.Parameter(torch.zeros(1 << 23))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    state = {"weight": weight, "optimizer": optimizer}
+    weight.grad = torch.ones_like(weight)
+    with cairn.CheckpointManager(f"{directory}/a", on_busy="skip") as one:
+        with cairn.CheckpointManager(f"{directory}/b") as another:
+            for step in range(4):
+                before = float(weight.detach()[0])
+                first = one.save(step, state, lazy=True)
+                (one if second == "skipped" else another).save(10 + step, state, lazy=True)
+                optimizer.step()
+                assert weight.max() == before - 1
+                first.wait()
+                stored = one.restore(step=step).state["weight"]
+                assert stored.min() == stored.max() == before
+                one.wait()
+                another.wait()
+
+
 def test_a_lazy_save_of_an_optimizer_that_nothing_can_stop_is_refused_by_name(directory):
     class Stubborn(Wrapper):
         def __init__(self):

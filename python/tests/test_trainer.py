@@ -604,6 +604,10 @@ class Caller:
         return iter(self.inner)
 
 
+def returning(reader):
+    return lambda: reader
+
+
 BATCHES = [1.0, 2.0, 3.0]
 READERS = {
     "resets at its end": lambda: Seekable(BATCHES),
@@ -611,6 +615,7 @@ READERS = {
     "counts epochs": lambda: Counting(BATCHES),
     "is called and seeks": lambda: Caller(BATCHES),
     "is called, what it gives seeks": lambda: lambda epoch: Rewinding([b + epoch for b in BATCHES]),
+    "is called, gives the same, which seeks": lambda: returning(Counting(BATCHES)),
     "Loader": lambda: cairn.torch.Loader(torch.arange(6.0), batch_size=2, seed=1),
     "list": lambda: BATCHES,
 }

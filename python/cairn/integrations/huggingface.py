@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import itertools
@@ -31,6 +32,8 @@ from ._ranks import gather
 __all__ = ["CairnCallback", "latest"]
 
 log = logging.getLogger("cairn")
+
+_MARK = ".cairn-resume"  # in what latest() makes
 
 
 class CairnCallback(transformers.TrainerCallback):
@@ -168,8 +171,10 @@ def latest(directory: PathLike, into: Optional[PathLike] = None) -> Optional[str
 
     Args:
         directory: of checkpoints.
-        into: where the files that the Trainer wants are put; ``<directory>.resume`` by default.
-            What an earlier call put there is removed. With several processes, call it in each of
+        into: where the files that the Trainer wants are put, in ``checkpoint-<step>``;
+            ``<directory>.resume`` by default. What earlier calls put there is removed, nothing
+            else; a checkpoint of that name that the Trainer itself wrote there (save_strategy) is
+            left alone, and refused (Invalid). With several processes, call it in each of
             them: rank 0 writes the files, on a disk that all of them see, and the others wait for
             it, through torch.distributed where it is initialised, else through torchrun's store.
 
@@ -268,10 +273,33 @@ def _publish(where: str, target: str) -> Optional[str]:
     if "huggingface" not in restored.metadata:
         raise Invalid(f"{restored.info.path} was not saved by cairn.integrations.huggingface")
     path = os.path.join(target, f"checkpoint-{restored.step}")
-    shutil.rmtree(target, ignore_errors=True)
-    os.makedirs(path)
+    if target == f"{where}.resume":  # ours, by its name
+        shutil.rmtree(target, ignore_errors=True)
+    else:
+        _remove_earlier(target)
+    try:
+        os.makedirs(path)
+    except FileExistsError:
+        raise Invalid(
+            f"{path} is there, and latest() did not put it there: give another place as into="
+        ) from None
+    with open(os.path.join(path, _MARK), "w", encoding="utf-8") as stream:
+        stream.write(f"{restored.info.id}\n")
     _materialise(restored.state, path)
     return path
+
+
+def _remove_earlier(target: str) -> None:
+    """What earlier calls put there. One that is empty is of a call that was killed."""
+    with contextlib.suppress(FileNotFoundError):
+        for entry in list(os.scandir(target)):
+            if not entry.name.startswith("checkpoint-") or not entry.is_dir(follow_symlinks=False):
+                continue
+            if os.path.lexists(os.path.join(entry.path, _MARK)):
+                shutil.rmtree(entry.path, ignore_errors=True)
+            else:
+                with contextlib.suppress(OSError):
+                    os.rmdir(entry.path)
 
 
 def _materialise(state: Dict[str, Any], path: str) -> None:

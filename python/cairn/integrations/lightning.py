@@ -366,7 +366,10 @@ class CairnCallback(pl.Callback):
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
         # After an epoch's last batch Lightning's counters stand between two epochs, and it does not
         # find its way back from there; they are right at the end of the epoch.
-        if trainer.global_step % self._every == 0 and not trainer.is_last_batch:
+        # Before the first step batches may be gathered for it, whose gradients no checkpoint has.
+        if trainer.global_step == 0 or trainer.is_last_batch:
+            return
+        if trainer.global_step % self._every == 0:
             self._save(trainer)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
