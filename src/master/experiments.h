@@ -134,6 +134,7 @@ class Experiments {
     std::string state;
     double progress = 0;
     std::unique_ptr<AdaptiveSearch> search;  // null: nothing is stopped early
+    bool in_doubt = false;  // a trial was made, and nobody knows whether it is on record
   };
   /// A validation that a searcher has not seen yet.
   struct Validation {
@@ -163,6 +164,9 @@ class Experiments {
   Status MakeTrials(std::int64_t experiment, Entry* entry, const Experiment& record)
       REQUIRES(turn_);
   Status MakeTrial(std::int64_t experiment, Entry* entry, std::uint64_t index) REQUIRES(turn_);
+  /// A trial that the log did not take in time is still to be taken: made again, it would be there
+  /// twice. OK when all that were made are on record.
+  Status EndDoubt(std::int64_t experiment, Entry* entry) REQUIRES(turn_);
   /// Shows why it waits, until its trials are there.
   Status TellWhyNone(std::int64_t experiment, const Experiment& record, const Status& why)
       REQUIRES(turn_);
