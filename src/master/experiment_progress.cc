@@ -319,9 +319,11 @@ void Experiments::Run(const std::stop_token& stop) {
       Touch(id, false);
     }
     if (removals) {
-      const bool freed = RemoveStorage(/*tell=*/!remove_again);
+      const bool tell = !remove_again;
+      const bool applied = ApplyPolicies(tell);
+      const bool freed = RemoveStorage(tell);
       remove_again.reset();
-      if (!freed) remove_again = options_.clock->Now() + kRemovalRetry;
+      if (!freed || !applied) remove_again = options_.clock->Now() + kRemovalRetry;
     }
     if (failed) {
       MutexLock hold(&mu_);

@@ -38,6 +38,9 @@ class ExperimentsTest : public ::testing::Test {
  protected:
   void SetUp() override {
     catalog_ = Catalog::Open({.url = "sqlite:" + (directory_ / "cairn.db")}).value();
+    Open();
+  }
+  void Open() {
     log_ = std::make_unique<ShutLog>(&catalog_->events());
     engine_ = TrialEngine::Open({.log = log_.get(),
                                  .launcher = &launcher_,
@@ -58,6 +61,11 @@ class ExperimentsTest : public ::testing::Test {
   void TearDown() override {
     experiments_->Stop();
     engine_.reset();
+  }
+  /// As kill -9: what the log did not take never happened.
+  void Restart() {
+    TearDown();
+    Open();
   }
 
   std::vector<TrialRow> TrialsOf(std::int64_t experiment) {
@@ -90,6 +98,34 @@ TEST_F(ExperimentsTest, TrialsThatTheLogDidNotTakeInTimeAreMadeOnce) {
   std::multiset<std::int64_t> made;
   for (const TrialRow& trial : TrialsOf(*id)) made.insert(trial.hparams.Find("a")->AsInt());
   EXPECT_EQ(made, (std::multiset<std::int64_t>{1, 2, 3}));
+}
+
+TEST_F(ExperimentsTest, RulesReachAllTrialsAlsoWhenTheMasterIsKilledHalfWay) {
+  const auto id = experiments_->Create({.owner = "ada", .config = "entrypoint: train"});
+  ASSERT_TRUE(id.ok()) << id.status().ToString();
+  const std::string trial = TrialsOf(*id).at(0).id;
+  log_->shut = true;
+  EXPECT_FALSE(experiments_->SetPolicy(*id, {.keep_last = 7}).ok());
+  Restart();
+  EXPECT_EQ(experiments_->Policy(*id)->keep_last, 7u);  // what people are shown
+  for (int i = 0; i < 6000 && !catalog_->ListSettings("policy/")->empty(); ++i) {
+    Clock::System()->Sleep(std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(engine_->Get(trial)->record.config.retention.keep_last, 7u);
+}
+
+TEST_F(ExperimentsTest, RulesThatTheLogDidNotTakeInTimeAreGivenOnceItDoes) {
+  const auto id = experiments_->Create({.owner = "ada", .config = "entrypoint: train"});
+  ASSERT_TRUE(id.ok()) << id.status().ToString();
+  log_->shut = true;
+  EXPECT_FALSE(experiments_->SetPolicy(*id, {.keep_last = 7}).ok());
+  EXPECT_EQ(catalog_->ListSettings("policy/")->size(), 1u);
+  log_->shut = false;
+  while (!experiments_->SetPolicy(*id, {.keep_last = 8}).ok()) {
+    Clock::System()->Sleep(std::chrono::milliseconds(10));
+  }
+  EXPECT_TRUE(catalog_->ListSettings("policy/")->empty());
+  EXPECT_EQ(engine_->Get(TrialsOf(*id).at(0).id)->record.config.retention.keep_last, 8u);
 }
 
 }  // namespace
