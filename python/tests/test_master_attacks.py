@@ -1,5 +1,6 @@
 """What strangers, viewers and trainings must not be able to do to a live master."""
 
+import contextlib
 import gzip
 import http.client
 import io
@@ -7,6 +8,7 @@ import json
 import os
 import random
 import socket
+import sqlite3
 import tarfile
 import threading
 import time
@@ -238,6 +240,30 @@ def test_cookies_cannot_be_used_by_other_sites(master):
     assert raw(master, "POST", "/api/v1/tokens", {"Cookie": pair, "X-Cairn-Request": "1", **json_type}, create)[0] == 201
     assert raw(master, "POST", "/api/v1/auth/logout", {"Cookie": pair, "X-Cairn-Request": "1"}, b"{}")[0] == 200
     assert raw(master, "GET", "/api/v1/auth/whoami", {"Cookie": pair})[0] == 401
+
+
+@pytest.mark.parametrize("change", [{"password": "staple battery"}, {"active": False}])
+def test_who_is_locked_out_and_what_lets_him_in_change_together(tmp_path, change):
+    """Cut off between the two, a session would outlive the password that it was opened with."""
+    with running_master(tmp_path) as master:
+        master.post("/api/v1/users", {"username": "ada", "role": "user", "password": PASSWORD})
+        login = {"username": "ada", "password": PASSWORD}
+        session = master.post("/api/v1/auth/login", login, token="")["token"]
+        with contextlib.closing(sqlite3.connect(tmp_path / "data" / "cairn.db")) as database:
+            database.execute("CREATE TRIGGER cut BEFORE DELETE ON tokens BEGIN SELECT RAISE(ABORT, 'cut off'); END")
+            with pytest.raises(Refused):
+                master.ask("PATCH", "/api/v1/users/ada", change)
+            database.execute("DROP TRIGGER cut")
+        master.kill()
+        master.start()
+        assert master.get("/api/v1/auth/whoami", token=session)["username"] == "ada"
+        assert master.post("/api/v1/auth/login", login, token="")["token"]
+        master.ask("PATCH", "/api/v1/users/ada", change)
+        for _ in range(2):
+            with pytest.raises(Refused, match="^401"):
+                master.get("/api/v1/auth/whoami", token=session)
+            master.stop()
+            master.start()
 
 
 def test_guessing_passwords_is_slowed_down(master):

@@ -46,6 +46,18 @@ def test_more_iterations_and_more_samples_for_a_finished_experiment(tmp_path):
     assert [r.metrics["n"] for r in more] == [5, 50, 5, 50]
 
 
+def test_numbers_that_are_not_finite_are_numbers_in_later_samples_too(tmp_path):
+    def f(config):
+        return {"sum": config["a"] + config["b"]}
+
+    space = {"a": float("inf"), "b": tune.choice([float("nan")])}
+    run = tune.RunConfig(storage_path=tmp_path, name="e", verbose=0)
+    tune.Tuner(f, param_space=space, run_config=run).fit()
+    results = tune.Tuner.extend(tmp_path / "e", f, num_samples=2).fit()
+    assert [str(result.metrics["sum"]) for result in results] == ["nan", "nan"]
+    assert [str(result.config) for result in results] == ["{'a': inf, 'b': nan}"] * 2
+
+
 EXTENDED = """
 import os, sys, time
 from cairn import tune

@@ -143,6 +143,8 @@ def test_functions_that_wait_for_each_other_are_named():
         (lambda: search_space.sample_from(3), "a function"),
         (lambda: search_space.loguniform(1, 2, base=1), "base"),
         (lambda: configs({"a": object()}), "cannot be recorded"),
+        (lambda: configs({"a": {"b": search_space.choice(["x", "NaN"])}}), "the text 'NaN' stands for"),
+        (lambda: configs({"a": search_space.sample_from(lambda _: "-Infinity")}), "the text '-Infinity' stands for"),
         (lambda: configs({1: 2}), "text as keys"),
         (lambda: configs({"a": search_space.choice([{"grid_search": [1]}])}), "inside of a choice"),
         (lambda: BasicVariantGenerator(random_state="x"), "random_state"),

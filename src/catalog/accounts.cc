@@ -136,7 +136,12 @@ Status CatalogAccounts::UpdateUser(std::int64_t id, const UserChange& change) {
     if (change.password_hash) RETURN_IF_ERROR(set("password_hash", *change.password_hash));
     if (change.role) RETURN_IF_ERROR(set("role", *change.role));
     if (change.active) RETURN_IF_ERROR(set("active", Flag(*change.active)));
-    return Status::Ok();
+    if (change.active && !*change.active) {
+      return connection.Run("DELETE FROM tokens WHERE user_id = ?", {id});
+    }
+    if (!change.password_hash) return Status::Ok();
+    return connection.Run("DELETE FROM tokens WHERE user_id = ? AND kind = ?",
+                          {id, std::string(TokenKindName(TokenKind::kSession))});
   });
   return change.name ? NameTaken(updated, *change.name) : updated;
 }
@@ -221,14 +226,6 @@ Status CatalogAccounts::TouchToken(std::int64_t id, std::int64_t now) {
 Status CatalogAccounts::DeleteToken(std::int64_t id) {
   return db_->Write([&](Connection& connection) {
     return connection.Run("DELETE FROM tokens WHERE id = ?", {id});
-  });
-}
-
-Status CatalogAccounts::DeleteTokensOf(std::int64_t user, std::optional<TokenKind> kind) {
-  return db_->Write([&](Connection& connection) {
-    return kind ? connection.Run("DELETE FROM tokens WHERE user_id = ? AND kind = ?",
-                                 {user, std::string(TokenKindName(*kind))})
-                : connection.Run("DELETE FROM tokens WHERE user_id = ?", {user});
   });
 }
 

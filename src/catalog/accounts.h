@@ -56,6 +56,8 @@ class CatalogAccounts {
   Result<User> GetUser(std::int64_t id);           // NotFound
   Result<User> FindUser(const std::string& name);  // NotFound
   Result<std::vector<User>> ListUsers();           // by name
+  /// In one transaction with the end of what lets him in: of all his tokens when he is not active
+  /// any more, of his sessions when his password is another one.
   Status UpdateUser(std::int64_t id, const UserChange& change);
   Status DeleteUser(std::int64_t id);  // with all tokens
 
@@ -67,7 +69,6 @@ class CatalogAccounts {
   /// When it was used; written at most once a minute for each token.
   Status TouchToken(std::int64_t id, std::int64_t now);
   Status DeleteToken(std::int64_t id);  // NotFound is OK
-  Status DeleteTokensOf(std::int64_t user, std::optional<TokenKind> kind = {});
   Status DeleteExpiredTokens(std::int64_t now);
 
  private:

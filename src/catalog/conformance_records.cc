@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <string>
@@ -708,6 +709,22 @@ TEST_P(CatalogConformance, UsersAndTokens) {
   EXPECT_EQ(accounts.FindToken("a", 5)->last_used, minute);
   ASSERT_TRUE(accounts.DeleteExpiredTokens(100).ok());
   EXPECT_THAT(accounts.ListTokens(0).value(), SizeIs(2));
+
+  for (const std::int64_t user : {ada, bob}) {
+    for (const TokenKind kind : {TokenKind::kSession, TokenKind::kUser}) {
+      const std::string hash = fmt::format("{} {}", user, TokenKindName(kind));
+      ASSERT_TRUE(accounts.AddToken({.kind = kind, .hash = hash, .user = user}).ok());
+    }
+  }
+  ASSERT_TRUE(accounts.UpdateUser(bob, {.role = "viewer", .active = true}).ok());
+  EXPECT_THAT(accounts.ListTokens(bob).value(), SizeIs(2));
+  ASSERT_TRUE(accounts.UpdateUser(bob, {.password_hash = "new"}).ok());
+  EXPECT_THAT(accounts.ListTokens(bob, TokenKind::kSession).value(), SizeIs(0));
+  EXPECT_THAT(accounts.ListTokens(bob).value(), SizeIs(1));
+  ASSERT_TRUE(accounts.UpdateUser(bob, {.active = false}).ok());
+  EXPECT_THAT(accounts.ListTokens(bob).value(), SizeIs(0));
+  EXPECT_THAT(accounts.ListTokens(ada).value(), SizeIs(3));
+
   ASSERT_TRUE(accounts.DeleteUser(ada).ok());
   EXPECT_TRUE(accounts.FindToken("a", 5).status().Is(Code::kNotFound)) << "goes with its user";
   EXPECT_TRUE(accounts.FindToken("r", 5).ok());

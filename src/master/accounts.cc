@@ -310,15 +310,9 @@ Result<User> Accounts::Update(const Principal& by, const std::string& name, cons
     if (!admins_left) return FailedPreconditionError("the last active admin must stay one");
   }
   RETURN_IF_ERROR(options_.catalog->UpdateUser(user.id, out));
-  const bool locked = change.active && !*change.active;
-  if (locked) {
-    RETURN_IF_ERROR(options_.catalog->DeleteTokensOf(user.id));
-  } else if (change.password) {
-    RETURN_IF_ERROR(options_.catalog->DeleteTokensOf(user.id, TokenKind::kSession));
-  }
   MutexLock hold(&mu_);
   users_[user.id] = user;
-  if (locked) {
+  if (change.active && !*change.active) {
     Forget(user.id, std::nullopt);
   } else if (change.password) {
     Forget(user.id, TokenKind::kSession);

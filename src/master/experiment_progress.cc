@@ -118,16 +118,27 @@ Status Experiments::MakeTrial(std::int64_t experiment, Entry* entry, std::uint64
   TrialConfig config =
       entry->config.TrialOf(std::to_string(experiment), index, options_.default_storage);
   config.cwd = entry->work;
-  if (entry->parent_trial.empty()) {
-    ASSIGN_OR_RETURN(const std::string id, options_.engine->Create(std::move(config)));
-    OnTrialCreated(id, std::to_string(experiment));
-    return entry->search == nullptr ? Status::Ok() : entry->search->AddTrial(id);
+  const Result<std::string> id =
+      entry->parent_trial.empty()
+          ? options_.engine->Create(std::move(config))
+          : options_.engine->ContinueAsNew(entry->parent_trial, entry->parent_checkpoint,
+                                           ToValue(config));
+  entry->in_doubt = !id.ok();
+  RETURN_IF_ERROR(id.status());
+  OnTrialCreated(*id, std::to_string(experiment));
+  return entry->search == nullptr ? Status::Ok() : entry->search->AddTrial(*id);
+}
+
+Status Experiments::EndDoubt(std::int64_t experiment, Entry* entry) {
+  if (!entry->in_doubt) return Status::Ok();
+  RETURN_IF_ERROR(options_.engine->LogTrouble());  // nobody waits for a log that cannot be written
+  RETURN_IF_ERROR(options_.engine->Flush());
+  if (entry->search != nullptr) {
+    ASSIGN_OR_RETURN(const std::vector<TrialRow> trials, TrialsOf(experiment));
+    for (const TrialRow& trial : trials) RETURN_IF_ERROR(entry->search->AddTrial(trial.id));
   }
-  ASSIGN_OR_RETURN(const std::string id,
-                   options_.engine->ContinueAsNew(entry->parent_trial, entry->parent_checkpoint,
-                                                  ToValue(config)));
-  OnTrialCreated(id, std::to_string(experiment));
-  return entry->search == nullptr ? Status::Ok() : entry->search->AddTrial(id);
+  entry->in_doubt = false;
+  return Status::Ok();
 }
 
 Status Experiments::MakeTrials(std::int64_t experiment, Entry* entry, const Experiment& record) {
@@ -170,13 +181,17 @@ Status Experiments::TellWhyNone(std::int64_t experiment, const Experiment& recor
 
 Status Experiments::Advance(std::int64_t experiment) {
   ASSIGN_OR_RETURN(const auto entry, Load(experiment));
+  if (Status known = EndDoubt(experiment, entry.get()); !known.ok()) {
+    Touch(experiment, false);
+    return known;
+  }
   if (entry->search != nullptr) RETURN_IF_ERROR(StepSearch(experiment, entry.get()));
   ASSIGN_OR_RETURN(Experiment record, options_.catalog->experiments().Get(experiment));
   if (entry->intent.makes_trials() && !entry->config.detached &&
       record.trials < entry->config.searcher.max_trials) {
     if (const Status made = MakeTrials(experiment, entry.get(), record); !made.ok()) {
-      if (!made.Is(Code::kCancelled)) RETURN_IF_ERROR(TellWhyNone(experiment, record, made));
       Touch(experiment, false);  // it is tried again, whoever asked for it
+      if (!made.Is(Code::kCancelled)) RETURN_IF_ERROR(TellWhyNone(experiment, record, made));
       // NotFound of the code or of what it begins with: the experiment itself is there.
       return made.Is(Code::kNotFound) ? FailedPreconditionError(std::string(made.message())) : made;
     }
@@ -304,9 +319,11 @@ void Experiments::Run(const std::stop_token& stop) {
       Touch(id, false);
     }
     if (removals) {
-      const bool freed = RemoveStorage(/*tell=*/!remove_again);
+      const bool tell = !remove_again;
+      const bool applied = ApplyPolicies(tell);
+      const bool freed = RemoveStorage(tell);
       remove_again.reset();
-      if (!freed) remove_again = options_.clock->Now() + kRemovalRetry;
+      if (!freed || !applied) remove_again = options_.clock->Now() + kRemovalRetry;
     }
     if (failed) {
       MutexLock hold(&mu_);

@@ -19,6 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kRemoval = "remove/";  // settings: storage that is to be freed
+constexpr std::string_view kPolicy = "policy/";   // … and rules that not all trials have yet
 bool NotEnded(TrialState state) { return !IsEnded(state); }
 bool Resting(TrialState state) {
   return state == TrialState::kPaused || state == TrialState::kPausing;
@@ -523,13 +524,48 @@ Status Experiments::SetPolicy(std::int64_t experiment, const RetentionPolicy& po
   ASSIGN_OR_RETURN(ExperimentConfig config, ExperimentFromValue(source));
   ExperimentChange change;
   change.config = source;
+  RETURN_IF_ERROR(options_.catalog->SetSetting(fmt::format("{}{}", kPolicy, experiment), ""));
   RETURN_IF_ERROR(options_.catalog->experiments().Update(experiment, change));
   entry->config = std::move(config);
+  Status applied = ApplyPolicy(experiment);
+  if (!applied.ok()) {
+    MutexLock hold(&mu_);
+    removals_ = true;
+    changed_.NotifyAll();
+  }
+  return applied;
+}
+
+Status Experiments::ApplyPolicy(std::int64_t experiment) {
+  ASSIGN_OR_RETURN(const auto entry, Load(experiment));
   ASSIGN_OR_RETURN(const std::vector<TrialRow> trials, TrialsOf(experiment));
   for (const TrialRow& trial : trials) {
-    RETURN_IF_ERROR(options_.engine->SetRetention(trial.id, policy));
+    RETURN_IF_ERROR(options_.engine->SetRetention(trial.id, entry->config.retention));
   }
-  return Status::Ok();
+  return options_.catalog->DeleteSetting(fmt::format("{}{}", kPolicy, experiment));
+}
+
+bool Experiments::ApplyPolicies(bool tell) {
+  const auto pending = options_.catalog->ListSettings(std::string(kPolicy));
+  bool applied = pending.ok();
+  if (!applied && tell) LogWarning(pending.status().ToString());
+  if (!applied) return false;
+  for (const auto& [name, nothing] : *pending) {
+    const auto experiment = ExperimentId(std::string_view(name).substr(kPolicy.size()));
+    Status status = experiment.status();
+    if (experiment.ok()) {
+      MutexLock turn(&turn_);
+      status = ApplyPolicy(*experiment);
+    }
+    if (status.Is(Code::kNotFound)) status = options_.catalog->DeleteSetting(name);
+    if (status.ok()) continue;
+    applied = false;
+    if (tell) {
+      LogWarning(fmt::format("rules for the checkpoints of experiment {}: {}; trying again",
+                             name.substr(kPolicy.size()), status.ToString()));
+    }
+  }
+  return applied;
 }
 
 Result<RetentionPolicy> Experiments::Policy(std::int64_t experiment) {

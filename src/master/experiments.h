@@ -134,6 +134,7 @@ class Experiments {
     std::string state;
     double progress = 0;
     std::unique_ptr<AdaptiveSearch> search;  // null: nothing is stopped early
+    bool in_doubt = false;  // a trial was made, and nobody knows whether it is on record
   };
   /// A validation that a searcher has not seen yet.
   struct Validation {
@@ -163,6 +164,9 @@ class Experiments {
   Status MakeTrials(std::int64_t experiment, Entry* entry, const Experiment& record)
       REQUIRES(turn_);
   Status MakeTrial(std::int64_t experiment, Entry* entry, std::uint64_t index) REQUIRES(turn_);
+  /// A trial that the log did not take in time is still to be taken: made again, it would be there
+  /// twice. OK when all that were made are on record.
+  Status EndDoubt(std::int64_t experiment, Entry* entry) REQUIRES(turn_);
   /// Shows why it waits, until its trials are there.
   Status TellWhyNone(std::int64_t experiment, const Experiment& record, const Status& why)
       REQUIRES(turn_);
@@ -173,6 +177,11 @@ class Experiments {
   /// Frees the storage of what was deleted. False: some of it cannot be freed now, and is said
   /// (`tell`).
   bool RemoveStorage(bool tell);
+  /// Gives all trials of an experiment its rules. That this is to be done is written down before,
+  /// so that a kill in the middle does not leave trials with other rules than people are shown.
+  Status ApplyPolicy(std::int64_t experiment) REQUIRES(turn_);
+  /// … of all for which it is still to be done. False: not now.
+  bool ApplyPolicies(bool tell) EXCLUDES(turn_);
   /// A deletion writes down that its storage is to be freed before it deletes. Of one that came to
   /// no end this is forgotten: its experiment is there, and may go on.
   Result<bool> IsToBeFreed(std::int64_t experiment, const std::string& setting) EXCLUDES(turn_);
@@ -188,7 +197,7 @@ class Experiments {
   bool stopping_ GUARDED_BY(mu_) = false;
   std::set<std::int64_t> soon_ GUARDED_BY(mu_);
   std::set<std::int64_t> later_ GUARDED_BY(mu_);
-  bool removals_ GUARDED_BY(mu_) = false;
+  bool removals_ GUARDED_BY(mu_) = false;                                   // or rules to give
   std::map<std::int64_t, std::shared_ptr<Entry>> entries_ GUARDED_BY(mu_);  // shared: read unlocked
   std::map<std::string, std::string, std::less<>> experiment_of_ GUARDED_BY(mu_);  // by trial
   /// Of experiments whose searcher wants to know.

@@ -1,8 +1,11 @@
 #include "master/repository_removal.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
+#include <memory>
 #include <vector>
 
 #include "base/log.h"
@@ -29,8 +32,22 @@ Status RemoveLocal(const std::string& path) {
   }
   if (!error) fs::remove_all(path, error);
   if (error) return UnavailableError(fmt::format("{}: {}", path, error.message()));
-  fs::remove(fs::path(path).parent_path(), error);  // the experiment's, when it was the last
   return Status::Ok();
+}
+
+/// Of a removal, also of one that was cut off: its directory, and the experiment's when that was
+/// the last one in it.
+void RemoveEmpty(const std::string& repository) {
+  const auto path = LocalPath(repository);
+  if (IsRemote(repository) || !path.ok()) return;
+  // Neither goes while something is in it, nor for a link to a disk that is not mounted.
+  if (rmdir(path->c_str()) != 0 && errno != ENOENT) return;
+  rmdir(fs::path(*path).parent_path().c_str());
+}
+
+Result<RepositoryRecord> RecordIn(const Result<std::unique_ptr<Store>>& store) {
+  RETURN_IF_ERROR(store.status());
+  return RepositoryReader(store->get()).ReadRecord();
 }
 
 Status RemoveRemote(Store* store) {
@@ -43,10 +60,11 @@ Status RemoveRemote(Store* store) {
 
 Status RemoveRepository(const std::string& repository, const std::string& job) {
   auto store = OpenStore(repository, {.create = false});
-  if (store.status().Is(Code::kNotFound)) return Status::Ok();
-  RETURN_IF_ERROR(store.status());
-  const auto record = RepositoryReader(store->get()).ReadRecord();
-  if (record.status().Is(Code::kNotFound)) return Status::Ok();
+  const Result<RepositoryRecord> record = RecordIn(store);
+  if (record.status().Is(Code::kNotFound)) {
+    RemoveEmpty(repository);
+    return Status::Ok();
+  }
   RETURN_IF_ERROR(record.status());
   if (!job.empty() && record->job != job) {
     LogWarning(fmt::format("{} belongs to another job ({}): it stays", repository, record->job));
@@ -54,7 +72,9 @@ Status RemoveRepository(const std::string& repository, const std::string& job) {
   }
   if (IsRemote(repository)) return RemoveRemote(store->get());
   ASSIGN_OR_RETURN(const std::string path, LocalPath(repository));
-  return RemoveLocal(path);
+  RETURN_IF_ERROR(RemoveLocal(path));
+  RemoveEmpty(repository);
+  return Status::Ok();
 }
 
 }  // namespace cairn::master

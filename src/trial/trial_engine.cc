@@ -138,6 +138,7 @@ Status TrialEngine::Start() {
     PostStorage(id, [this, id = id, run = run] { Reattach(id, run); });
   }
   for (const std::string& id : asked) ArmDeadline(id);
+  Post([this] { EndRemovals(); });
   ArmRetention();
   StartQueued();
   return Status::Ok();

@@ -321,6 +321,8 @@ class TrialEngine {
   void Enforce(const std::string& trial) EXCLUDES(mu_);
   void Reattach(const std::string& trial, std::uint64_t run) EXCLUDES(mu_);
   void Retain(const std::string& trial) EXCLUDES(mu_);
+  /// Goes on with removals of trials at rest that the last life did not come to the end of.
+  void EndRemovals() EXCLUDES(mu_);
   Result<Removed> RemoveNow(const std::string& trial, const std::vector<std::string>& ids,
                             const std::string& reason) EXCLUDES(mu_);
   Result<Removed> LeaveToRun(const std::string& trial, const std::vector<std::string>& ids,

@@ -263,14 +263,22 @@ Result<TrialEngine::Removed> TrialEngine::RemoveNow(const std::string& trial,
         return FailedPreconditionError(fmt::format("checkpoint {} is pinned", id));
       }
     }
-    if (record->core.live) return LeaveToRun(trial, ids, reason);
+    // Written down before anything is gone: killed in between, the next life goes on.
+    ASSIGN_OR_RETURN(Removed left, LeaveToRun(trial, ids, reason));
+    if (record->core.live) return left;
     repository = Locate(RepositoryOf(*record));
   }
+  RETURN_IF_ERROR(WaitDurable());
   std::vector<Removal> removals;
   for (const std::string& id : ids)
     removals.push_back({.trial = trial, .id = id, .reason = reason});
-  ASSIGN_OR_RETURN(std::vector<std::string> gone, Remove(trial, repository, removals));
-  return Removed{.gone = std::move(gone), .left_to_run = {}};
+  Result<std::vector<std::string>> gone = Remove(trial, repository, removals);
+  if (!gone.ok()) {
+    MutexLock hold(&mu_);
+    RETURN_IF_ERROR(LeaveToRun(trial, ids, "").status());  // whoever asked is told that they stay
+    return gone.status();
+  }
+  return Removed{.gone = *std::move(gone), .left_to_run = {}};
 }
 
 Result<TrialEngine::Removed> TrialEngine::LeaveToRun(const std::string& trial,
@@ -306,6 +314,31 @@ void TrialEngine::RetainAll() {
   }
   for (const std::string& id : idle) {
     PostStorage(id, [this, id] { Retain(id); });
+  }
+}
+
+void TrialEngine::EndRemovals() {
+  std::vector<std::string> cut_off;
+  const std::int64_t now = options_.clock->WallNanos();
+  {
+    MutexLock hold(&mu_);
+    for (const auto& [id, trial] : records_.trials()) {
+      // Others are looked at before their next run, which has the repository then.
+      if (!IsEnded(trial.core.state) && trial.core.state != TrialState::kPaused) continue;
+      const bool asked = std::ranges::any_of(trial.checkpoints, [](const CheckpointRecord& one) {
+        return one.state == CheckpointState::kCompleted && !one.unwanted.empty();
+      });
+      if (asked || !records_.Removals(id, trial.config.retention, now).empty()) {
+        cut_off.push_back(id);
+      }
+    }
+  }
+  for (const std::string& id : cut_off) {
+    PostStorage(id, [this, id] {
+      // Also the newest, which no rule takes and a user may.
+      RegisterFound(id).IgnoreError("it is read again before its next run");
+      Retain(id);
+    });
   }
 }
 

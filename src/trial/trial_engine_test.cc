@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <future>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -409,6 +410,67 @@ TEST_F(TrialEngineTest, RetentionIsTheLivingRunsAndAfterwardsTheEngines) {
   engine_->WaitForRest("1", seconds(20)).value();
   repositories_.WaitForRemoved(1);
   EXPECT_EQ(repositories_.removed().front(), "c2");
+}
+
+class RemovalsOfTheDead : public TrialEngineTest {
+ protected:
+  /// A trial that has ended, with c1, c2 and c3.
+  void MakeEnded() {
+    Open();
+    engine_->Create(Config()).value();
+    launcher_.WaitFor("1.1");
+    for (const int step : {1, 2, 3}) Save({"1", 1}, "c" + std::to_string(step), step);
+    launcher_.End("1.1", {.code = 0});
+    engine_->WaitForRest("1", seconds(20)).value();
+  }
+  /// Those that are on record as there, once that is `count` of them.
+  std::vector<std::string> Left(std::size_t count) {
+    std::vector<std::string> left;
+    for (int i = 0; i < 10'000; ++i) {
+      left.clear();
+      for (const CheckpointRecord& one : engine_->Get("1").value().record.checkpoints) {
+        if (one.state == CheckpointState::kCompleted) left.push_back(one.id);
+      }
+      if (left.size() == count) break;
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    return left;
+  }
+};
+
+TEST_F(RemovalsOfTheDead, ThatAUserAskedForAreFinished) {
+  MakeEnded();
+  ASSERT_TRUE(engine_->RemoveCheckpoints("1", {"c1", "c3"}, "removed by ada").ok());
+  Crash();
+  // Killed when the files were gone, and before it could say so.
+  std::vector<Event> events = log_.events();
+  while (events.back().kind == EventKind::kCheckpointDeleted) events.pop_back();
+  ASSERT_LT(events.size(), log_.events().size());
+  log_.Cut(events.size());
+  Open();
+  EXPECT_EQ(Left(1), (std::vector<std::string>{"c2"}));
+}
+
+TEST_F(RemovalsOfTheDead, ThatRulesAskForAreFinished) {
+  MakeEnded();
+  Crash();
+  const Event rules{.seq = log_.events().back().seq + 1,
+                    .trial = "1",
+                    .kind = EventKind::kRetentionChanged,
+                    .body = Value::Object{{"retention", ToValue(RetentionPolicy{.keep_last = 1})}}};
+  ASSERT_TRUE(log_.Append(std::span(&rules, 1)).ok());
+  Open();
+  EXPECT_EQ(Left(1), (std::vector<std::string>{"c3"}));
+}
+
+TEST_F(RemovalsOfTheDead, ARemovalThatIsRefusedIsNotMadeUpForLater) {
+  MakeEnded();
+  repositories_.SetRun("/s/e/1", 9);  // another one has it
+  EXPECT_FALSE(engine_->RemoveCheckpoints("1", {"c1"}, "removed by ada").ok());
+  repositories_.SetRun("/s/e/1", 1);
+  Restart();
+  EXPECT_EQ(engine_->PreviewRetention("1", {}).value(), std::vector<Removal>{});
+  EXPECT_EQ(Left(3).size(), 3u);
 }
 
 TEST_F(TrialEngineTest, WhatAUserRemovesFromALivingRunIsLeftToTheRun) {

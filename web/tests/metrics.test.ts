@@ -57,6 +57,18 @@ describe("metrics", () => {
     expect(await page.getByText("metrics are shown").count()).toBe(0);
   });
 
+  it("say on a log scale how many values have no place there", async () => {
+    [-1, 0, 0.5].forEach((value, i) => stage.master.report("1", 70 + i, { odd: value }));
+    const { page } = await look("admin", "#/experiments/1/metrics");
+    await page.getByRole("figure", { name: "odd" }).getByRole("group", { name: /to 0.5 at step 72/ }).waitFor();
+    const missing = page.getByText("2 values are not above zero: a log scale has no place for them.");
+    expect(await missing.count()).toBe(0);
+    await page.getByLabel("Log scale").check();
+    await missing.waitFor();
+    await page.getByLabel("Log scale").uncheck();
+    await missing.waitFor({ state: "detached" });
+  });
+
   it("are zoomed by dragging and by keys, smoothed, on a log scale, by time", async () => {
     const { page } = await look("admin", "#/experiments/1/metrics");
     const chart = page.getByRole("figure", { name: "x" });

@@ -98,7 +98,7 @@ def recorded_space(value: Any, where: str) -> Any:
         return {k: recorded_space(v, f"{where}[{k!r}]") for k, v in value.items()}
     if isinstance(value, list):
         return [recorded_space(v, where) for v in value]
-    return value
+    return search_space.NUMBERS_AS_TEXT.get(value, value) if isinstance(value, str) else value
 
 
 def refuse_another(

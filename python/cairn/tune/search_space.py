@@ -10,6 +10,7 @@ Example:
 from __future__ import annotations
 
 import inspect
+import math
 import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -315,8 +316,17 @@ def in_order(space: Any, order: Optional[Sequence[str]]) -> Any:
     return visit(space, "")
 
 
+# What JSON has no numbers for is on record as these texts.
+NUMBERS_AS_TEXT = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
 def plain(value: Any, path: str) -> Any:
     """A value as JSON has it."""
+    if isinstance(value, str) and value in NUMBERS_AS_TEXT:
+        raise ValueError(
+            f"hyperparameter {path!r}: the text {value!r} stands for a number on record, and trials would be "
+            f"given that: write {value.lower()!r}, or float({value.lower()!r}) for the number"
+        )
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     item = getattr(value, "item", None)  # numbers of numpy and torch

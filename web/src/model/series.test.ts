@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { MetricReport } from "../api/types";
-import { addReports, countGaps, fromPower, inPower, metricNames, nearestValue, pointsWithin, powerOf, seriesKey, smooth, spliced, stepsWithin, thin, toSeries, valueAt } from "./series";
+import { addReports, countGaps, countNotPositive, fromPower, inPower, metricNames, nearestValue, pointsWithin, powerOf, seriesKey, smooth, spliced, stepsWithin, thin, toSeries, valueAt } from "./series";
 
 const report = (step: number, values: MetricReport["values"], run = 1, group = "training"): MetricReport => ({
   group, steps_completed: step, run_id: run, time: 1000 + step, values,
@@ -32,6 +32,7 @@ describe("reports", () => {
     const series = map.get(seriesKey("training", "x"))!;
     expect(series.steps).toEqual([10, 30]);
     expect(countGaps(series.values)).toBe(2);
+    expect(countNotPositive([1, 0, -0, -5e-324, NaN, Infinity, -Infinity, 5e-324])).toBe(3);
     expect(map.has(seriesKey("training", "text"))).toBe(false);
   });
 });

@@ -212,6 +212,13 @@ export function countGaps(values: ArrayLike<number>): number {
   return gaps;
 }
 
+/** How many values of a curve a log scale has no place for. */
+export function countNotPositive(values: ArrayLike<number>): number {
+  let count = 0;
+  for (let i = 0; i < values.length; i++) if (values[i]! <= 0 && values[i]! > -Infinity) count++;
+  return count;
+}
+
 /** The value of a curve at x, between its neighbours; NaN outside. */
 export function valueAt(xs: ArrayLike<number>, ys: ArrayLike<number>, x: number): number {
   if (xs.length === 0) return NaN;

@@ -9,7 +9,7 @@ import { useNow, useResource } from "../../components/hooks";
 import { bandsBySteps, bandsByTime, type Band } from "../../model/bands";
 import { formatBytes, formatCount, formatNumber, formatTime } from "../../model/format";
 import { link } from "../../model/route";
-import { countGaps, metricNames, smooth, type Series } from "../../model/series";
+import { countGaps, countNotPositive, metricNames, smooth, type Series } from "../../model/series";
 import { useFiner } from "./useFiner";
 import { useMetrics, type TrialSeries } from "./useMetrics";
 
@@ -167,11 +167,14 @@ function MetricChart(props: ChartProps): ReactNode {
     })),
     [checkpoints, axis],
   );
-  const gaps = lines.filter((line) => !line.faint).reduce((sum, line) => sum + countGaps(line.y), 0);
+  const shown = lines.filter((line) => !line.faint);
+  const gaps = shown.reduce((sum, line) => sum + countGaps(line.y), 0);
+  const below = props.log ? shown.reduce((sum, line) => sum + countNotPositive(line.y), 0) : 0;
   return (
     <div>
       <Chart title={metric} lines={lines} bands={bands} marks={marks} time={axis === "time"} log={props.log} view={props.view} height={props.tall ? 380 : 240} />
       {gaps > 0 && <p className="problem">{gaps === 1 ? "One value is not finite (NaN or infinite) and shown as a gap." : `${formatCount(gaps)} values are not finite (NaN or infinite) and shown as gaps.`}</p>}
+      {below > 0 && <p className="problem">{below === 1 ? "One value is not above zero: a log scale has no place for it." : `${formatCount(below)} values are not above zero: a log scale has no place for them.`}</p>}
     </div>
   );
 }
