@@ -621,6 +621,29 @@ TEST_P(SeveralRanks, ASecondProcessOfARankIsToldOfTheFirst) {
       << refused.ToString();
 }
 
+// Start records are written for the living: a machine that went down may have left names without
+// bytes. Whichever rank comes first.
+TEST_P(SeveralRanks, AStartRecordThatTheMachineTookWithItIsNone) {
+  const auto open_both = [&](std::chrono::milliseconds later) {
+    std::jthread rank_1([&] {
+      const auto opened = OpenManager({.rank = 1, .world_size = 2}, Env());
+      EXPECT_TRUE(opened.ok()) << opened.status().ToString();
+    });
+    std::this_thread::sleep_for(later);
+    const auto opened = OpenManager({.rank = 0, .world_size = 2}, Env());
+    EXPECT_TRUE(opened.ok()) << opened.status().ToString();
+  };
+  open_both({});
+  for (const char* left : {"", "{", "\0\0\0\0"}) {
+    const auto names = Env().store->List("generations").value().objects;
+    for (const ObjectInfo& object : names) {
+      if (!object.name.ends_with(".start.json")) continue;
+      ASSERT_TRUE(Env().store->Put(object.name, std::string(left, left[0] == 0 ? 4 : 1)).ok());
+    }
+    open_both(std::chrono::milliseconds(100));
+  }
+}
+
 /// Two ranks, each with a tensor of its own, that do something together.
 class TwoRanks : public SeveralRanks {
  protected:
