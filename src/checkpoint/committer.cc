@@ -468,7 +468,7 @@ Result<Manifest> Committer::CommitTogether(const SaveTask& task, const std::byte
     return begun;
   }
   *directory = record.directory;
-  Attempt attempt(env_, generation_, options_.participants, options_.self, options_.deadline);
+  Attempt attempt = NewAttempt();
   WrittenFiles written;
   written.created.push_back(names::Path(record.directory, names::kMarker));
   std::vector<std::string> missing = {self()};
@@ -516,14 +516,20 @@ Result<Manifest> Committer::CommitTogether(const SaveTask& task, const std::byte
       Say([this, record, missing]() -> Status {
         // In another's repository it would be a word to another's ranks.
         RETURN_IF_ERROR(generation_->CheckOwn());
-        return Attempt(env_, generation_, options_.participants, options_.self, options_.deadline)
-            .Abandon(record, missing);
+        return NewAttempt().Abandon(record, missing);
       }).IgnoreError("it is said again");
     }
     return manifest;
   }
   Learn(std::move(written.history));
   return manifest;
+}
+
+Attempt Committer::NewAttempt() {
+  // Whoever waits here for the others may be waited for by them: for what became of a save before.
+  return {env_, generation_, options_.participants, options_.self, options_.deadline, [this] {
+            if (owes_word()) SayOwed();
+          }};
 }
 
 Status Committer::Say(std::function<Status()> word) {
@@ -544,11 +550,9 @@ Status Committer::SayThatNothingComes(Attempt* attempt, const AttemptRecord& rec
     // By now the directory may be swept, or the save be over without us: who replaced us goes by
     // the same names.
     RETURN_IF_ERROR(generation_->CheckFence());
-    const Status committed =
-        env_.store->Stat(names::Path(record.directory, names::kManifest)).status();
-    if (committed.ok()) return Status::Ok();
-    return Attempt(env_, generation_, options_.participants, options_.self, options_.deadline)
-        .Abandon(record, {self()});
+    const std::string manifest = names::Path(record.directory, names::kManifest);
+    if (env_.store->Stat(manifest).ok()) return Status::Ok();
+    return NewAttempt().Abandon(record, {self()});
   });
   return said;
 }
@@ -584,7 +588,7 @@ Result<Manifest> Committer::Join(const SaveTask& task, const std::byte* arena,
 
 Result<Manifest> Committer::TakePart(const SaveTask& task, const std::byte* arena,
                                      std::string* directory) {
-  Attempt attempt(env_, generation_, options_.participants, options_.self, options_.deadline);
+  Attempt attempt = NewAttempt();
   ASSIGN_OR_RETURN(const AttemptRecord record,
                    attempt.WaitAnnounced(task.number, task.request.step));
   if (record.skipped) {
@@ -639,7 +643,7 @@ bool Committer::WasDeletedUnderWay(const WrittenFiles& written) const {
 
 Status Committer::Decline(const SaveTask& task) {
   if (committing()) return SaySkipped(task);
-  Attempt attempt(env_, generation_, options_.participants, options_.self, options_.deadline);
+  Attempt attempt = NewAttempt();
   const auto record = attempt.WaitAnnounced(task.number, task.request.step);
   if (!record.ok() || record->skipped) return Status::Ok();  // nobody waits for this participant
   return SayThatNothingComes(&attempt, *record);
@@ -668,8 +672,7 @@ Status Committer::AnnounceSkipped(std::uint64_t number, std::int64_t step) {
   record.skipped = true;
   // In another's repository it would be a word to another's ranks.
   RETURN_IF_ERROR(generation_->CheckOwn());
-  Attempt attempt(env_, generation_, options_.participants, options_.self, options_.deadline);
-  return attempt.Announce(record);
+  return NewAttempt().Announce(record);
 }
 
 Status Committer::WriteIndex(const std::string& directory, std::vector<ManifestFile>* files) {

@@ -113,6 +113,7 @@ class Committer {
   /// The checkpoint whose files the next one may share; null: there is none.
   const Checkpoint* SharedFrom() const;
   Status AnnounceSkipped(std::uint64_t number, std::int64_t step);
+  Attempt NewAttempt();
   /// To the other participants; owed to them when it cannot be written now.
   Status Say(std::function<Status()> word) EXCLUDES(owed_mu_);
   void Owe(std::function<Status()> word) EXCLUDES(owed_mu_);

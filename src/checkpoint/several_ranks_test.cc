@@ -203,13 +203,14 @@ class NoRoomAtAll final : public ForwardingStore {
   explicit NoRoomAtAll(std::shared_ptr<Store> inner)
       : ForwardingStore(inner.get()), inner_(std::move(inner)) {}
   std::atomic<bool> full{false};
+  std::atomic<bool> records{false};  // the same, and a save is told so only when it writes
   Status Create(const std::string& name, std::string_view bytes) override {
-    return full ? ResourceExhaustedError("full") : ForwardingStore::Create(name, bytes);
+    return full || records ? ResourceExhaustedError("full") : ForwardingStore::Create(name, bytes);
   }
   Status CreateVolatile(const std::string& name, std::string_view bytes,
                         AfterCrash crash) override {
-    return full ? ResourceExhaustedError("full")
-                : ForwardingStore::CreateVolatile(name, bytes, crash);
+    return full || records ? ResourceExhaustedError("full")
+                           : ForwardingStore::CreateVolatile(name, bytes, crash);
   }
   Result<std::optional<std::uint64_t>> FreeBytes() override {
     return full ? std::optional<std::uint64_t>(0) : std::nullopt;
@@ -265,6 +266,41 @@ TEST_P(SeveralRanks, WhatARankCouldNotDeclineItDeclinesWhenThereIsRoom) {
       }
     }
   }
+}
+
+// Also while it makes the next save: the others have to be through with this one before.
+TEST_P(SeveralRanks, WhatACommitterCouldNotAnnounceItSaysDuringItsNextSave) {
+  Environment env = Env();
+  const auto disk = std::make_shared<NoRoomAtAll>(env.store);
+  env.store = disk;
+  const std::vector<int> numbers(10, 1);
+  const auto begin = [&](CheckpointManager* manager, std::int64_t step) {
+    return manager
+        ->Save({.step = step,
+                .tensors = {{.name = "w",
+                             .dtype = DType::kI32,
+                             .shape = {10},
+                             .data = numbers.data(),
+                             .replicated = true}}})
+        .value();
+  };
+  Status first;
+  Status second;
+  {
+    std::jthread other([&] {
+      const auto manager = OpenManager({.rank = 1, .world_size = 2}, Env()).value();
+      first = begin(manager.get(), 1).Wait().status();
+      second = begin(manager.get(), 2).Wait().status();
+    });
+    const auto manager = OpenManager({.rank = 0, .world_size = 2}, env).value();
+    disk->records = true;  // its directory cannot be claimed
+    EXPECT_EQ(begin(manager.get(), 1).Wait().status().code(), Code::kResourceExhausted);
+    disk->records = false;
+    const Status saved = begin(manager.get(), 2).Wait().status();
+    EXPECT_TRUE(saved.ok()) << saved.ToString();
+  }
+  EXPECT_EQ(first.code(), Code::kCancelled) << first.ToString();
+  EXPECT_TRUE(second.ok()) << second.ToString();
 }
 
 /// Where rank_1's files are deleted while it writes them: rank_0 cannot write any, gives up and
