@@ -68,6 +68,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (const auto number = DecodeNumber(body); number.ok()) {
     Require(EncodeNumber(*number) == AsText(body), "a number survives");
   }
+  if (const auto rate = DecodeRate(body); rate.ok()) {
+    Require(EncodeRate(*rate) == AsText(body), "a rate survives");
+  }
   std::vector<std::int64_t> copy;
   (void)ViewKeys(body, &copy);
   (void)DecodeFloats(body);

@@ -217,6 +217,12 @@ class RemoteTable {
   /// all: a table is swept once, at the greatest step that any of them named. Of an answer that was
   /// lost and asked for again the rows are not counted.
   virtual Result<std::optional<EvictReport>> Evict(std::int64_t step) = 0;
+  /// Of updates from now on, on all servers; it is part of checkpoints. Not negative, and finite.
+  /// Sync: of the step that is under way and all later ones. Every trainer sets it, or one does; of
+  /// several in one step the last trainer's counts.
+  virtual Status SetLearningRate(float rate) = 0;
+  /// The one that counts: what was set in a step of sync mode does when that has ended.
+  virtual Result<float> LearningRate() = 0;
   virtual Result<std::uint64_t> Size() = 0;
   virtual Result<TableContent> Content() = 0;
 };

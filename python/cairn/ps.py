@@ -17,6 +17,7 @@ A trainer that `cairn ps run` started finds its servers by itself::
 from __future__ import annotations
 
 import json
+import math
 import os
 from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
@@ -37,6 +38,7 @@ from .table import (
     _array_of,
     _Eviction,
     _eviction,
+    _learning_rate,
 )
 
 try:
@@ -83,6 +85,9 @@ class Table(RowsById):
     ...     print(users.lookup([7]).tolist(), sorted(users.rows()))
     [[0.5, 0.0]] [7]
     """
+
+    _client: "Client"
+    _set_rate: Optional[Tuple[Tuple[int, int], float]] = None  # in the step under way: when, what
 
     def rows(self) -> Dict[int, Tuple[bytes, bytes, int, int]]:
         """Every row as (weights, slots, frequency, version), for comparisons: small tables."""
@@ -133,22 +138,41 @@ class Table(RowsById):
 
     @property
     def learning_rate(self) -> float:
-        """The one that the table was declared with, on all servers. It cannot be set: the servers
-        keep it with the table, and would not be told.
+        """Of updates from now on, on all servers: the optimizer's, until another is set. What was
+        set is part of checkpoints, and comes back with them.
+
+        In sync mode it counts for the step under way and all later ones: one trainer sets it, or
+        all do; of several rates for one step the last trainer's counts.
 
         >>> import cairn, cairn.ps
         >>> with cairn.ps.Server("runs/a") as server, cairn.ps.Client([f"127.0.0.1:{server.port}"]) as client:
-        ...     client.table("users", 2, optimizer=cairn.optimizers.SGD(0.5)).learning_rate
-        0.5
+        ...     users = client.table("users", 1, optimizer=cairn.optimizers.SGD(0.5),
+        ...                          initializer=cairn.initializers.Constant(0.0))
+        ...     for step in range(3):
+        ...         users.apply_gradients([7], [[1.0]])
+        ...         if step == 1:
+        ...             users.learning_rate /= 2
+        ...         client.end_step()
+        ...     print(users.learning_rate, users.lookup([7]).tolist())
+        0.25 [[-1.0]]
         """
-        return float(self.optimizer._described()[1]["learning_rate"])
+        if self._set_rate is not None and self._set_rate[0] == self._moment():
+            return self._set_rate[1]
+        return float(self._native.learning_rate())
 
     @learning_rate.setter
     def learning_rate(self, rate: float) -> None:
-        raise Invalid(
-            f"table {self.name!r} is on servers, which keep the learning rate of the optimizer that it "
-            "was declared with, and would not be told; scale the gradients instead"
-        )
+        rate = float(np.float32(_learning_rate(self.name, rate)))  # as the servers have it
+        if not math.isfinite(rate):
+            raise Invalid(f"table {self.name!r}: learning_rate is too large: {rate}")
+        moment = self._moment()
+        self._native.set_learning_rate(rate)
+        self._set_rate = (moment, rate) if self._client.mode == "sync" else None
+
+    def _moment(self) -> Tuple[int, int]:
+        """Changes when a step ends, and when the job goes back: what was set before that counts
+        now, or is forgotten."""
+        return self._client.step, self._client.rollbacks
 
     def __repr__(self) -> str:
         return f"ps.Table({self.name!r}, dim={self.dim})"
@@ -324,6 +348,7 @@ class Client:
             }
         )
         self._names.append(name)
+        table._client = self
         return table
 
     def dense(self, name: str, array: Any, *, optimizer: Optimizer) -> DenseVariable:

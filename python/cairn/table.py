@@ -460,11 +460,7 @@ class EmbeddingTable(RowsById):
 
     @learning_rate.setter
     def learning_rate(self, rate: float) -> None:
-        number = isinstance(rate, numbers.Real) and not isinstance(rate, bool)
-        what = f"table {self.name!r}: learning_rate"
-        if not number or not math.isfinite(float_of(rate, what)) or rate < 0:
-            raise Invalid(f"table {self.name!r}: learning_rate must be a number, not {rate!r}")
-        self._native.learning_rate = float(rate)
+        self._native.learning_rate = _learning_rate(self.name, rate)
 
     def __repr__(self) -> str:
         return f"EmbeddingTable({self.name!r}, dim={self.dim}, {self.dtype}, {self.size()} rows)"
@@ -634,6 +630,14 @@ def _admission(name: str, admission: Union[None, int, CounterFilter]) -> Optiona
     if not 0 < count < 1 << 31:
         raise Invalid(f"table {name!r}: admission: a count of at least 1, not {count!r}")
     return count
+
+
+def _learning_rate(name: str, rate: Any) -> float:
+    number = isinstance(rate, numbers.Real) and not isinstance(rate, bool)
+    what = f"table {name!r}: learning_rate"
+    if not number or not math.isfinite(float_of(rate, what)) or rate < 0:
+        raise Invalid(f"{what} must be a number, not {rate!r}")
+    return float(rate)
 
 
 def _threshold(name: str, given: Any) -> float:

@@ -233,6 +233,12 @@ class Table {
     if (!evicted) return std::nullopt;
     return std::pair(evicted->rows, evicted->pending);
   }
+  void SetLearningRate(float rate) {
+    client_->Run([&] { return table_->SetLearningRate(rate); });
+  }
+  float LearningRate() {
+    return Get<float>([&] { return table_->LearningRate(); });
+  }
   std::uint64_t Size() {
     return Get<std::uint64_t>([&] { return table_->Size(); });
   }
@@ -391,6 +397,8 @@ NB_MODULE(_ps, module) {
       .def("assign", &Table::Assign)
       .def("erase", &Table::Erase)
       .def("evict", &Table::Evict)
+      .def("learning_rate", &Table::LearningRate)
+      .def("set_learning_rate", &Table::SetLearningRate)
       .def("size", &Table::Size)
       .def("export", &Table::Export);
   nb::class_<Dense>(module, "Dense").def("pull", &Dense::Pull).def("push", &Dense::Push);

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import cairn
 import cairn.ps
 
 ADAGRAD = cairn.optimizers.Adagrad(0.1)
+ZEROS = cairn.initializers.Constant(0.0)
 
 
 def start_one(directory, index, count=2, **settings):
@@ -880,12 +882,42 @@ def test_persistables_are_saved_in_a_relative_directory_too(client, tmp_path, mo
     assert os.path.samefile(saved.info.path, tmp_path / "result" / os.path.basename(saved.info.path))
 
 
-def test_a_learning_rate_that_the_servers_would_not_see_is_refused(client):
-    users = client.table("users", 2, optimizer=cairn.optimizers.SGD(0.5))
+def test_a_learning_rate_is_set_on_the_servers(client):
+    users = client.table("users", 1, optimizer=cairn.optimizers.SGD(0.5), initializer=ZEROS)
     assert users.learning_rate == 0.5
-    with pytest.raises(cairn.Invalid, match="servers.*optimizer"):
-        users.learning_rate = 0.1
-    assert users.learning_rate == 0.5
+    expected = 0.0
+    for step, rate in enumerate([0.5, 0.25, 0.25, 0.0, 1.0]):
+        users.apply_gradients([1], [[1.0]])
+        if rate != users.learning_rate:
+            users.learning_rate = rate
+            assert users.learning_rate == rate, "also before the step has ended"
+        client.end_step()
+        expected -= rate
+        assert users.learning_rate == rate
+        assert users.lookup([1]).tolist() == [[expected]], step
+    for wrong in (-1, float("nan"), float("inf"), 1e300, "0.1", None, True):
+        with pytest.raises(cairn.Invalid, match="users.*learning_rate"):
+            users.learning_rate = wrong
+    assert users.learning_rate == 1.0
+
+
+def test_a_learning_rate_comes_back_with_the_checkpoint(tmp_path):
+    def begin(server):
+        client = cairn.ps.Client(f"127.0.0.1:{server.port}")
+        sgd = cairn.optimizers.SGD(0.5)
+        return client, client.table("users", 1, optimizer=sgd, initializer=ZEROS)
+
+    with cairn.ps.Server(tmp_path / "run", full_secs=None, full_steps=1) as server:
+        client, users = begin(server)
+        users.learning_rate = 0.125
+        client.end_step()
+        client.end_step()
+        while client.status()[0]["saving"] or client.status()[0]["saves"] == 0:
+            time.sleep(0.01)
+    with cairn.ps.Server(tmp_path / "run") as server:
+        client, users = begin(server)
+        assert client.step > 0
+        assert users.learning_rate == 0.125
 
 
 def test_a_client_is_told_why_its_server_has_given_up(tmp_path):

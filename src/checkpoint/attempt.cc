@@ -51,6 +51,7 @@ Result<AttemptRecord> Attempt::WaitAnnounced(std::uint64_t number, std::int64_t 
   const std::string name = names::Attempt(generation_->number(), number);
   std::optional<AttemptRecord> record;
   ASSIGN_OR_RETURN(const bool there, PollUntil(env_.clock, deadline_, [&]() -> Result<bool> {
+                     if (meanwhile_) meanwhile_();
                      ASSIGN_OR_RETURN(record, Announced(number));
                      if (record) return true;
                      RETURN_IF_ERROR(generation_->CheckOvertaken());
@@ -106,6 +107,7 @@ Result<std::vector<PartRecord>> Attempt::WaitParts(const AttemptRecord& attempt,
             part.uuid == admitted->second);
   };
   auto look = [&]() -> Result<bool> {
+    if (meanwhile_) meanwhile_();
     missing->clear();
     RETURN_IF_ERROR(env_.store->Refresh(names::Path(attempt.directory, "parts")));
     for (const std::string& participant : participants_) {
@@ -164,6 +166,7 @@ Result<Manifest> Attempt::WaitManifest(const AttemptRecord& attempt) {
   bool passed = false;  // the committer is at the next save
   ASSIGN_OR_RETURN(
       const bool there, PollUntil(env_.clock, patience, [&]() -> Result<bool> {
+        if (meanwhile_) meanwhile_();
         RETURN_IF_ERROR(env_.store->Refresh(attempt.directory));
         auto bytes = env_.store->Get(name, kMaxManifestBytes);
         if (bytes.ok()) {

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,14 +20,17 @@ namespace cairn {
 /// committer announces, waits for the parts and commits; the others follow the announcements.
 class Attempt {
  public:
+  /// `meanwhile` is called now and then while it waits for others; may be empty.
   Attempt(const Environment& env, Generation* generation, std::vector<std::string> participants,
-          std::size_t self, std::chrono::nanoseconds deadline)
+          std::size_t self, std::chrono::nanoseconds deadline,
+          std::function<void()> meanwhile = nullptr)
       : env_(env),
         generation_(generation),
         participants_(std::move(participants)),
         self_(self),
         patience_(deadline),
-        deadline_(env.clock->Now() + deadline) {}
+        deadline_(env.clock->Now() + deadline),
+        meanwhile_(std::move(meanwhile)) {}
 
   /// Committer: publishes attempts/<n>.json.
   Status Announce(const AttemptRecord& record);
@@ -64,6 +68,7 @@ class Attempt {
   const std::size_t self_;
   const Clock::Duration patience_;
   const Clock::Duration deadline_;
+  const std::function<void()> meanwhile_;
   std::uint64_t skipped_ = 0;  // HasNext's: up to there all later ones were skipped
 };
 

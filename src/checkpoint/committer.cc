@@ -464,13 +464,11 @@ Result<Manifest> Committer::CommitTogether(const SaveTask& task, const std::byte
   if (const Status begun = begin(); !begun.ok()) {
     // Overtaken: so are the others, and find out as we did.
     if (begun.Is(Code::kAborted)) return begun;
-    Say([this, number = task.number, step = task.request.step] {
-      return AnnounceSkipped(number, step);
-    });
+    SaySkipped(task).IgnoreError("it is said again");
     return begun;
   }
   *directory = record.directory;
-  Attempt attempt(env_, generation_, options_.participants, options_.self, options_.deadline);
+  Attempt attempt = NewAttempt();
   WrittenFiles written;
   written.created.push_back(names::Path(record.directory, names::kMarker));
   std::vector<std::string> missing = {self()};
@@ -503,9 +501,7 @@ Result<Manifest> Committer::CommitTogether(const SaveTask& task, const std::byte
     if (!manifest.status().Is(Code::kDeadlineExceeded)) missing = {self()};
     if (!announced) {
       // Harmless when the announcement is there all the same: of two records the first stays.
-      Say([this, number = task.number, step = task.request.step] {
-        return AnnounceSkipped(number, step);
-      });
+      SaySkipped(task).IgnoreError("it is said again");
     }
     if (!generation_->CheckOwn().ok()) return manifest;
     const Status said = attempt.Abandon(record, missing);
@@ -520,9 +516,8 @@ Result<Manifest> Committer::CommitTogether(const SaveTask& task, const std::byte
       Say([this, record, missing]() -> Status {
         // In another's repository it would be a word to another's ranks.
         RETURN_IF_ERROR(generation_->CheckOwn());
-        return Attempt(env_, generation_, options_.participants, options_.self, options_.deadline)
-            .Abandon(record, missing);
-      });
+        return NewAttempt().Abandon(record, missing);
+      }).IgnoreError("it is said again");
     }
     return manifest;
   }
@@ -530,13 +525,47 @@ Result<Manifest> Committer::CommitTogether(const SaveTask& task, const std::byte
   return manifest;
 }
 
-void Committer::Say(std::function<Status()> word) {
-  const Status said = word();
-  if (!said.ok() && !said.Is(Code::kAborted)) owed_.push_back(std::move(word));
+Attempt Committer::NewAttempt() {
+  // Whoever waits here for the others may be waited for by them: for what became of a save before.
+  return {env_, generation_, options_.participants, options_.self, options_.deadline, [this] {
+            if (owes_word()) SayOwed();
+          }};
+}
+
+Status Committer::Say(std::function<Status()> word) {
+  Status said = word();
+  if (!said.ok() && !said.Is(Code::kAborted)) Owe(std::move(word));
+  return said;
+}
+
+void Committer::Owe(std::function<Status()> word) {
+  MutexLock lock(&owed_mu_);
+  owed_.push_back(std::move(word));
+}
+
+Status Committer::SayThatNothingComes(Attempt* attempt, const AttemptRecord& record) {
+  Status said = attempt->Abandon(record, {self()});
+  if (said.ok() || said.Is(Code::kAborted)) return said;
+  Owe([this, record]() -> Status {
+    // By now the directory may be swept, or the save be over without us: who replaced us goes by
+    // the same names.
+    RETURN_IF_ERROR(generation_->CheckFence());
+    const std::string manifest = names::Path(record.directory, names::kManifest);
+    if (env_.store->Stat(manifest).ok()) return Status::Ok();
+    return NewAttempt().Abandon(record, {self()});
+  });
+  return said;
 }
 
 void Committer::SayOwed() {
-  for (std::function<Status()>& word : std::exchange(owed_, {})) Say(std::move(word));
+  std::vector<std::function<Status()>> owed;
+  {
+    MutexLock lock(&owed_mu_);
+    owed.swap(owed_);
+  }
+  for (std::function<Status()>& word : owed) {
+    Say(std::move(word)).IgnoreError("it is said again");
+  }
 }
 
 void Committer::DeleteDataBelow(const std::string& prefix) {
@@ -559,7 +588,7 @@ Result<Manifest> Committer::Join(const SaveTask& task, const std::byte* arena,
 
 Result<Manifest> Committer::TakePart(const SaveTask& task, const std::byte* arena,
                                      std::string* directory) {
-  Attempt attempt(env_, generation_, options_.participants, options_.self, options_.deadline);
+  Attempt attempt = NewAttempt();
   ASSIGN_OR_RETURN(const AttemptRecord record,
                    attempt.WaitAnnounced(task.number, task.request.step));
   if (record.skipped) {
@@ -582,7 +611,7 @@ Result<Manifest> Committer::TakePart(const SaveTask& task, const std::byte* aren
     // Tell the others at once that nothing will come from here. The committer then deletes what is
     // there. We do not: a process that replaced us goes by the same names, its part may be
     // committed, and on object stores it shows only at the end whose bytes a name has.
-    attempt.Abandon(record, {self()}).IgnoreError("they give up at the deadline");
+    SayThatNothingComes(&attempt, record).IgnoreError("it is said again");
     return wrote;
   }
   PartRecord part;
@@ -590,7 +619,7 @@ Result<Manifest> Committer::TakePart(const SaveTask& task, const std::byte* aren
   part.tables = TablesOf(task.request);
   if (const Status published = attempt.PublishPart(record, std::move(part)); !published.ok()) {
     // The part may be there all the same, and the checkpoint be committed with it: its files stay.
-    attempt.Abandon(record, {self()}).IgnoreError("they give up at the deadline");
+    SayThatNothingComes(&attempt, record).IgnoreError("it is said again");
     return published;
   }
   ASSIGN_OR_RETURN(Manifest manifest, attempt.WaitManifest(record));
@@ -613,11 +642,11 @@ bool Committer::WasDeletedUnderWay(const WrittenFiles& written) const {
 }
 
 Status Committer::Decline(const SaveTask& task) {
-  if (committing()) return AnnounceSkipped(task.number, task.request.step);
-  Attempt attempt(env_, generation_, options_.participants, options_.self, options_.deadline);
+  if (committing()) return SaySkipped(task);
+  Attempt attempt = NewAttempt();
   const auto record = attempt.WaitAnnounced(task.number, task.request.step);
   if (!record.ok() || record->skipped) return Status::Ok();  // nobody waits for this participant
-  return attempt.Abandon(*record, {self()});
+  return SayThatNothingComes(&attempt, *record);
 }
 
 Result<std::optional<bool>> Committer::IsSkipped(std::uint64_t number) const {
@@ -629,6 +658,12 @@ Result<std::optional<bool>> Committer::IsSkipped(std::uint64_t number) const {
   return std::optional(ours && record->skipped);
 }
 
+Status Committer::SaySkipped(const SaveTask& task) {
+  return Say([this, number = task.number, step = task.request.step] {
+    return AnnounceSkipped(number, step);
+  });
+}
+
 Status Committer::AnnounceSkipped(std::uint64_t number, std::int64_t step) {
   AttemptRecord record;
   record.number = number;
@@ -637,8 +672,7 @@ Status Committer::AnnounceSkipped(std::uint64_t number, std::int64_t step) {
   record.skipped = true;
   // In another's repository it would be a word to another's ranks.
   RETURN_IF_ERROR(generation_->CheckOwn());
-  Attempt attempt(env_, generation_, options_.participants, options_.self, options_.deadline);
-  return attempt.Announce(record);
+  return NewAttempt().Announce(record);
 }
 
 Status Committer::WriteIndex(const std::string& directory, std::vector<ManifestFile>* files) {

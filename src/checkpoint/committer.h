@@ -13,6 +13,7 @@
 #include <cairn/checkpoint_manager.h>
 #include <cairn/status.h>
 
+#include "base/thread_annotations.h"
 #include "checkpoint/attempt.h"
 #include "checkpoint/chain.h"
 #include "checkpoint/environment.h"
@@ -83,10 +84,13 @@ class Committer {
   std::uint64_t kept_bytes() const;
 
   /// Whether the other participants wait for a word that could not be written: on a disk that is
-  /// full, what became of a save. By the thread that commits, as the next.
-  bool owes_word() const { return !owed_.empty(); }
+  /// full, what became of a save.
+  bool owes_word() const EXCLUDES(owed_mu_) {
+    MutexLock lock(&owed_mu_);
+    return !owed_.empty();
+  }
   /// Tries to write it once more.
-  void SayOwed();
+  void SayOwed() EXCLUDES(owed_mu_);
 
  private:
   Committer(const Environment& env, Generation* generation, CommitterOptions options)
@@ -109,8 +113,14 @@ class Committer {
   /// The checkpoint whose files the next one may share; null: there is none.
   const Checkpoint* SharedFrom() const;
   Status AnnounceSkipped(std::uint64_t number, std::int64_t step);
+  Attempt NewAttempt();
   /// To the other participants; owed to them when it cannot be written now.
-  void Say(std::function<Status()> word);
+  Status Say(std::function<Status()> word) EXCLUDES(owed_mu_);
+  void Owe(std::function<Status()> word) EXCLUDES(owed_mu_);
+  /// The committer's: the save is skipped.
+  Status SaySkipped(const SaveTask& task);
+  /// Another participant's: the save is given up.
+  Status SayThatNothingComes(Attempt* attempt, const AttemptRecord& record);
   /// FailedPrecondition when the committer saves another kind, or builds on another checkpoint.
   Status CheckAgreed(const SaveTask& task, const AttemptRecord& record) const;
   Status WriteIndex(const std::string& directory, std::vector<ManifestFile>* files);
@@ -170,8 +180,10 @@ class Committer {
   StreamRing ring_;
   std::vector<ObjectInfo> pool_;
   std::uint64_t last_bytes_ = 0;
-  bool lost_ = false;  // the last look at the fences did not show that the repository is ours
-  std::vector<std::function<Status()>> owed_;  // words that could not be written; see owes_word
+  bool lost_ = false;      // the last look at the fences did not show that the repository is ours
+  mutable Mutex owed_mu_;  // saves are declined beside the thread that commits
+  /// Words that could not be written; see owes_word.
+  std::vector<std::function<Status()>> owed_ GUARDED_BY(owed_mu_);
 };
 
 }  // namespace cairn

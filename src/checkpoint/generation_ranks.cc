@@ -19,15 +19,18 @@ namespace {
 constexpr std::chrono::milliseconds kFirstPoll{1};
 constexpr std::chrono::milliseconds kLastPoll{50};
 
-/// The numbers and uuids of a generation's start records, in order.
+/// The numbers and uuids of a generation's start records, in order. One that the machine took with
+/// it when it went down, which is written for the living, is none: who wrote it is gone.
 Result<std::vector<StartRecord>> ReadStarts(Store* store, std::uint64_t generation) {
   std::vector<StartRecord> starts;
   for (std::uint64_t number = 1;; ++number) {
     auto bytes = store->Get(names::Start(generation, number), kMaxRecordBytes);
     if (bytes.status().Is(Code::kNotFound)) return starts;
     if (!bytes.ok()) return bytes.status();
-    ASSIGN_OR_RETURN(StartRecord start, Decode<StartRecord>(*bytes));
-    starts.push_back(std::move(start));
+    auto start = Decode<StartRecord>(*bytes);
+    if (start.status().Is(Code::kCorruption)) return starts;
+    RETURN_IF_ERROR(start.status());
+    starts.push_back(*std::move(start));
   }
 }
 

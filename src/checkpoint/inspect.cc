@@ -30,6 +30,11 @@ std::string_view FileName(std::string_view path) {
   return slash == path.npos ? path : path.substr(slash + 1);
 }
 
+/// What a machine that went down leaves of a record that was written for the living alone.
+bool WentDownWithTheMachine(std::string_view bytes) {
+  return bytes.find_first_not_of('\0') == bytes.npos;
+}
+
 /// Looks over one repository or one checkpoint; one use, one thread.
 class Verifier {
  public:
@@ -69,9 +74,11 @@ class Verifier {
     report_.problems.push_back({checkpoint, std::move(what)});
   }
 
+  enum class For { kAllTimes, kTheLiving };
+
   /// Ok also when it is an `Or`, which may stand in its place.
   template <typename Record, typename Or = Record>
-  Status CheckRecord(const std::string& name) {
+  Status CheckRecord(const std::string& name, For whom = For::kAllTimes) {
     auto bytes = store_->Get(name, kMaxRecordBytes);
     if (bytes.status().Is(Code::kNotFound)) return Status::Ok();  // removed meanwhile
     if (bytes.status().Is(Code::kInternal)) {
@@ -79,6 +86,7 @@ class Verifier {
       return Status::Ok();
     }
     if (!bytes.ok()) return bytes.status();
+    if (whom == For::kTheLiving && WentDownWithTheMachine(*bytes)) return Status::Ok();
     const auto record = Decode<Record>(*bytes);
     if (!record.ok() && !Decode<Or>(*bytes).ok())
       Problem(name, std::string(record.status().message()));
@@ -95,9 +103,9 @@ class Verifier {
       } else if (names::GenerationOfSeal(file)) {
         RETURN_IF_ERROR((CheckRecord<SealRecord, ClosedRecord>(object.name)));
       } else if (names::GenerationOfEnd(file)) {
-        RETURN_IF_ERROR(CheckRecord<EndRecord>(object.name));
+        RETURN_IF_ERROR(CheckRecord<EndRecord>(object.name, For::kTheLiving));
       } else if (names::GenerationOfStart(file)) {
-        RETURN_IF_ERROR(CheckRecord<StartRecord>(object.name));
+        RETURN_IF_ERROR(CheckRecord<StartRecord>(object.name, For::kTheLiving));
       }
     }
     for (const std::string& prefix : listing.prefixes) {
@@ -109,9 +117,9 @@ class Verifier {
       for (const ObjectInfo& object : records.objects) {
         const std::string_view file = FileName(object.name);
         if (joins || shelves ? !file.ends_with(".json") : !names::NumberOfAttempt(file)) continue;
-        RETURN_IF_ERROR(joins     ? CheckRecord<JoinRecord>(object.name)
+        RETURN_IF_ERROR(joins     ? CheckRecord<JoinRecord>(object.name, For::kTheLiving)
                         : shelves ? CheckRecord<ShelfRecord>(object.name)
-                                  : CheckRecord<AttemptRecord>(object.name));
+                                  : CheckRecord<AttemptRecord>(object.name, For::kTheLiving));
       }
     }
     return Status::Ok();
@@ -142,7 +150,7 @@ class Verifier {
     ASSIGN_OR_RETURN(const Listing parts, store_->List(names::Path(directory, "parts")));
     for (const ObjectInfo& object : parts.objects) {
       if (!object.name.ends_with(".json")) continue;
-      RETURN_IF_ERROR(CheckRecord<PartRecord>(object.name));
+      RETURN_IF_ERROR(CheckRecord<PartRecord>(object.name, For::kTheLiving));
     }
     return Status::Ok();
   }

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <cairn/checkpoint_manager.h>
@@ -156,6 +157,46 @@ TEST_F(InspectTest, DamagedRecordsAreNamed) {
                            Problem("checkpoint_000020/notes/000001.json", "")));
   Flip(path + "/checkpoint_000020/manifest.json", 100);
   EXPECT_EQ(Verify(path, false).status().code(), Code::kCorruption) << "now nobody does";
+}
+
+// Records of the ranks' meetings are not made durable, and nobody reads those of a checkpoint that
+// was committed: a machine that went down leaves them without bytes, or with zeros.
+TEST_F(InspectTest, WhatWentDownWithTheMachineIsNoProblem) {
+  const std::string path = directory_ / "run";
+  const auto rank = [&](int number) {
+    auto manager = CheckpointManager::Open({.directory = path, .rank = number, .world_size = 2});
+    ASSERT_TRUE(manager.ok()) << manager.status().ToString();
+    const std::vector<float> weights(kNumbers, 1);
+    const auto saved = (*manager)->Save(
+        {.step = 1,
+         .tensors =
+             {{.name = "w", .shape = {kNumbers}, .data = weights.data(), .replicated = true}},
+         .blocking = true});
+    ASSERT_TRUE(saved.ok()) << saved.status().ToString();
+  };
+  {
+    std::jthread other([&] { rank(1); });
+    rank(0);
+  }
+  const auto records = [&] {
+    std::vector<std::string> found;
+    for (const auto& entry : fs::recursive_directory_iterator(path)) {
+      const std::string name = fs::relative(entry.path(), path).string();
+      if (name.starts_with("checkpoint_000001/parts/") || name.ends_with(".start.json") ||
+          name.starts_with("generations/000001/attempts/") || name.ends_with(".end.json") ||
+          name.starts_with("generations/joins/rank_")) {
+        found.push_back(name);
+      }
+    }
+    return found;
+  }();
+  ASSERT_GE(records.size(), 5u) << testing::PrintToString(records);
+  for (const std::string& left : {std::string(), std::string(300, '\0'), std::string("{\"rec")}) {
+    for (const std::string& record : records) Write(path + "/" + record, left);
+    const VerifyReport report = Verified(path, true);
+    EXPECT_EQ(report.problems.size(), left.starts_with("{") ? records.size() : 0u)
+        << testing::PrintToString(records) << (report.ok() ? "" : report.problems[0].what);
+  }
 }
 
 TEST_F(InspectTest, AnUnfinishedSaveIsNoProblem) {

@@ -449,8 +449,8 @@ void Manager::Background(std::stop_token stop) {
     {
       MutexLock lock(&mu_);
       const auto to_tell = [this]() REQUIRES(mu_) { return !skips_.empty() && !HasTeller(); };
-      const bool owes = committer_->owes_word();
       while (task_ == nullptr && !to_tell() && !stop.stop_requested()) {
+        const bool owes = committer_->owes_word();  // also since another thread declined a save
         if (!owes) changed_.Wait(&mu_);
         if (owes && !changed_.WaitFor(&mu_, kSayAgain)) break;
       }

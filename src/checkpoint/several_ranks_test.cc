@@ -197,6 +197,112 @@ TEST_P(SeveralRanks, WhatACommitterCouldNotSayItSaysWhenThereIsRoom) {
       << waits.Wait().status().ToString();
 }
 
+/// A disk of one rank that has no room for anything, records included, while it is `full`.
+class NoRoomAtAll final : public ForwardingStore {
+ public:
+  explicit NoRoomAtAll(std::shared_ptr<Store> inner)
+      : ForwardingStore(inner.get()), inner_(std::move(inner)) {}
+  std::atomic<bool> full{false};
+  std::atomic<bool> records{false};  // the same, and a save is told so only when it writes
+  Status Create(const std::string& name, std::string_view bytes) override {
+    return full || records ? ResourceExhaustedError("full") : ForwardingStore::Create(name, bytes);
+  }
+  Status CreateVolatile(const std::string& name, std::string_view bytes,
+                        AfterCrash crash) override {
+    return full || records ? ResourceExhaustedError("full")
+                           : ForwardingStore::CreateVolatile(name, bytes, crash);
+  }
+  Result<std::optional<std::uint64_t>> FreeBytes() override {
+    return full ? std::optional<std::uint64_t>(0) : std::nullopt;
+  }
+
+ private:
+  const std::shared_ptr<Store> inner_;  // shared: as the environment holds it
+};
+
+// A save that is refused before it begins is declined, and the others wait for that word, too.
+TEST_P(SeveralRanks, WhatARankCouldNotDeclineItDeclinesWhenThereIsRoom) {
+  std::vector<int> numbers(10);  // others each time: what is stored already needs no room
+  std::array<std::unique_ptr<CheckpointManager>, 2> managers;
+  const auto begin = [&](int rank, std::int64_t step) {
+    const std::string name = "w" + std::to_string(rank);
+    return managers[static_cast<std::size_t>(rank)]->Save(
+        {.step = step,
+         .tensors = {{.name = name, .dtype = DType::kI32, .shape = {10}, .data = numbers.data()}}});
+  };
+  for (const int poor : {0, 1}) {
+    for (const OnBusy on_busy : {OnBusy::kWait, OnBusy::kSkip}) {
+      SCOPED_TRACE(testing::Message() << "rank " << poor << (on_busy == OnBusy::kSkip));
+      std::array<std::shared_ptr<NoRoomAtAll>, 2> disks;
+      {
+        std::vector<std::jthread> ranks;
+        for (int rank = 0; rank < 2; ++rank) {
+          ranks.emplace_back([&, rank] {
+            const auto at = static_cast<std::size_t>(rank);
+            Environment env = Env();
+            disks[at] = std::make_shared<NoRoomAtAll>(env.store);
+            env.store = disks[at];
+            managers[at] =
+                OpenManager({.rank = rank, .world_size = 2, .on_busy = on_busy}, env).value();
+          });
+        }
+      }
+      const auto at = static_cast<std::size_t>(poor);
+      ++numbers[0];
+      disks[at]->full = true;
+      EXPECT_EQ(begin(poor, 1).status().code(), Code::kResourceExhausted);
+      SaveHandle waits = begin(1 - poor, 1).value();
+      EXPECT_FALSE(waits.WaitFor(std::chrono::milliseconds(300)));
+      disks[at]->full = false;  // and no further save, by which it would say so
+      ASSERT_TRUE(waits.WaitFor(std::chrono::seconds(60)));
+      const Status told = waits.Wait().status();
+      EXPECT_EQ(told.code(), poor == 0 ? Code::kCancelled : Code::kUnavailable) << told.ToString();
+      SaveHandle other = begin(1, 2).value();
+      const Status saved = begin(0, 2).value().Wait().status();
+      EXPECT_TRUE(saved.ok()) << saved.ToString();
+      EXPECT_TRUE(other.Wait().ok()) << other.Wait().status().ToString();
+      for (auto& manager : managers) {
+        manager->Close().IgnoreError("it tells once more that a word could not be written");
+      }
+    }
+  }
+}
+
+// Also while it makes the next save: the others have to be through with this one before.
+TEST_P(SeveralRanks, WhatACommitterCouldNotAnnounceItSaysDuringItsNextSave) {
+  Environment env = Env();
+  const auto disk = std::make_shared<NoRoomAtAll>(env.store);
+  env.store = disk;
+  const std::vector<int> numbers(10, 1);
+  const auto begin = [&](CheckpointManager* manager, std::int64_t step) {
+    return manager
+        ->Save({.step = step,
+                .tensors = {{.name = "w",
+                             .dtype = DType::kI32,
+                             .shape = {10},
+                             .data = numbers.data(),
+                             .replicated = true}}})
+        .value();
+  };
+  Status first;
+  Status second;
+  {
+    std::jthread other([&] {
+      const auto manager = OpenManager({.rank = 1, .world_size = 2}, Env()).value();
+      first = begin(manager.get(), 1).Wait().status();
+      second = begin(manager.get(), 2).Wait().status();
+    });
+    const auto manager = OpenManager({.rank = 0, .world_size = 2}, env).value();
+    disk->records = true;  // its directory cannot be claimed
+    EXPECT_EQ(begin(manager.get(), 1).Wait().status().code(), Code::kResourceExhausted);
+    disk->records = false;
+    const Status saved = begin(manager.get(), 2).Wait().status();
+    EXPECT_TRUE(saved.ok()) << saved.ToString();
+  }
+  EXPECT_EQ(first.code(), Code::kCancelled) << first.ToString();
+  EXPECT_TRUE(second.ok()) << second.ToString();
+}
+
 /// Where rank_1's files are deleted while it writes them: rank_0 cannot write any, gives up and
 /// cleans up, and only then does rank_1 go on.
 class DeletedUnderWay {
@@ -619,6 +725,29 @@ TEST_P(SeveralRanks, ASecondProcessOfARankIsToldOfTheFirst) {
   EXPECT_NE(refused.ToString().find("took part as rank_1: if it is still running, two living "),
             std::string::npos)
       << refused.ToString();
+}
+
+// Start records are written for the living: a machine that went down may have left names without
+// bytes. Whichever rank comes first.
+TEST_P(SeveralRanks, AStartRecordThatTheMachineTookWithItIsNone) {
+  const auto open_both = [&](std::chrono::milliseconds later) {
+    std::jthread rank_1([&] {
+      const auto opened = OpenManager({.rank = 1, .world_size = 2}, Env());
+      EXPECT_TRUE(opened.ok()) << opened.status().ToString();
+    });
+    std::this_thread::sleep_for(later);
+    const auto opened = OpenManager({.rank = 0, .world_size = 2}, Env());
+    EXPECT_TRUE(opened.ok()) << opened.status().ToString();
+  };
+  open_both({});
+  for (const char* left : {"", "{", "\0\0\0\0"}) {
+    const auto names = Env().store->List("generations").value().objects;
+    for (const ObjectInfo& object : names) {
+      if (!object.name.ends_with(".start.json")) continue;
+      ASSERT_TRUE(Env().store->Put(object.name, std::string(left, left[0] == 0 ? 4 : 1)).ok());
+    }
+    open_both(std::chrono::milliseconds(100));
+  }
 }
 
 /// Two ranks, each with a tensor of its own, that do something together.

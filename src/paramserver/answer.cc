@@ -57,6 +57,7 @@ Result<std::string> Text(Holdings* holdings, const Request& request, Peer* peer,
     case Kind::kAssign:
     case Kind::kErase:
     case Kind::kEvict:
+    case Kind::kSetRate:
     case Kind::kDensePush:
       return holdings->Change(*peer, request);
     case Kind::kDenseExport: {
@@ -92,6 +93,10 @@ Result<std::string> Text(Holdings* holdings, const Request& request, Peer* peer,
     case Kind::kTableSize: {
       ASSIGN_OR_RETURN(Table * table, holdings->FindTable(head.id));
       return EncodeNumber(table->size());
+    }
+    case Kind::kRate: {
+      ASSIGN_OR_RETURN(Table * table, holdings->FindTable(head.id));
+      return EncodeRate(table->learning_rate());
     }
     case Kind::kExport: {
       if (head.sequence >= kExportPages) return InvalidArgumentError("there is no such page");

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <cmath>
 #include <utility>
 
 #include "base/log.h"
@@ -348,6 +349,20 @@ Result<std::string> Holdings::MakeChange(std::uint32_t trainer, Kind kind, std::
     }
     MutexLock lock(&mu_);
     trainers_[trainer].evictions.push_back({sequence, id, step});
+    return std::string();
+  }
+  if (kind == Kind::kSetRate) {
+    ASSIGN_OR_RETURN(const float rate, DecodeRate(body));
+    if (!std::isfinite(rate) || rate < 0) {
+      return InvalidArgumentError(
+          fmt::format("table \"{}\": {} is no learning rate", table->options().name, rate));
+    }
+    if (!sync_) {
+      table->set_learning_rate(rate);
+      return std::string();
+    }
+    MutexLock lock(&mu_);
+    trainers_[trainer].rates.push_back({sequence, id, rate});
     return std::string();
   }
   if (kind == Kind::kAssign || !sync_) {

@@ -122,6 +122,7 @@ class ClientImpl final : public Client, public Exchanger {
   std::uint64_t barrier_ = 0;  // passed
   std::uint64_t rollbacks_ = 0;
   bool started_ = false;  // something was pulled, pushed or ended since the last position
+  bool trained_ = false;  // the same, ever
   bool pushed_ = false;   // since the last step ended
   bool closed_ = false;
   std::vector<std::unique_ptr<RemoteTableImpl>> tables_;
@@ -151,7 +152,7 @@ Status ClientImpl::CompleteStep() {
   }
   RETURN_IF_ERROR(ended);
   next_ = lead.next;
-  started_ = false;
+  started_ = trained_ = false;
   return Status::Ok();
 }
 
@@ -287,7 +288,9 @@ Status ClientImpl::ExchangeParts(const RequestHead& head, bool change, std::uint
   RETURN_IF_ERROR(links_.CheckProcess());
   if (closed_) return FailedPreconditionError("this client was closed: connect a new one");
   if (timeout.count() == 0) timeout = options_.request_timeout;
-  if (change || head.kind == Kind::kPull || head.kind == Kind::kEndStep) started_ = true;
+  if (change || head.kind == Kind::kPull || head.kind == Kind::kEndStep) {
+    started_ = trained_ = true;
+  }
   if (head.kind == Kind::kPush || head.kind == Kind::kDensePush) pushed_ = true;
   const auto servers = static_cast<std::size_t>(links_.servers());
   Questions questions{head,
@@ -364,9 +367,16 @@ Result<RemoteTable*> ClientImpl::Table(TableSpec spec) {
 }
 
 Status ClientImpl::DeclareNew(const std::function<Status()>& declare) {
+  // A model that is still being built has no step that could have been undone. Of one that was
+  // trained with that is so where nothing was done since it last went back, to the same place.
+  const bool building = !started_;
+  const std::int64_t step = step_;
+  const std::optional<std::string> state = state_;
   Status declared = declare();
-  // A model that is still being built has no step that could have been undone.
-  while (declared.Is(Code::kAborted) && !started_) declared = declare();
+  while (declared.Is(Code::kAborted) && building &&
+         (!trained_ || (step_ == step && state_ == state))) {
+    declared = declare();
+  }
   return declared;
 }
 

@@ -73,6 +73,11 @@ class Holdings {
     std::uint32_t table = 0;
     std::int64_t step = 0;
   };
+  struct PendingRate {
+    std::uint64_t sequence = 0;
+    std::uint32_t table = 0;
+    float rate = 0;
+  };
   struct Trainer {
     std::string incarnation;  // "": none came yet
     std::string former;       // before the job went on after its end: may come back, or be replaced
@@ -89,6 +94,7 @@ class Holdings {
     std::vector<PendingRows> rows;           // sync: of the step under way
     std::vector<PendingDense> dense;         // likewise
     std::vector<PendingEviction> evictions;  // likewise
+    std::vector<PendingRate> rates;          // likewise
     /// Held for the whole of a change: the same change may come again over a new connection while
     /// it is still being made. Taken before mu_.
     std::unique_ptr<Mutex> changing = std::make_unique<Mutex>();
@@ -157,7 +163,8 @@ class Holdings {
   /// Weights of the keys. With a sequence in the head it counts keys for admission, once.
   Status Pull(const Peer& peer, const Request& request, Table* table,
               std::span<const std::int64_t> keys, std::span<float> out) EXCLUDES(mu_);
-  /// kPush, kAssign, kErase, kEvict, kDensePush: once for each sequence. The answer's body.
+  /// kPush, kAssign, kErase, kEvict, kSetRate, kDensePush: once for each sequence. The answer's
+  /// body.
   Result<std::string> Change(const Peer& peer, const Request& request) EXCLUDES(mu_);
   Result<ExportedRows> Export(std::uint32_t table, std::uint32_t shard) EXCLUDES(mu_);
   /// Shows the values, which do not change meanwhile.
@@ -221,9 +228,11 @@ class Holdings {
   std::int64_t GlobalStep() const REQUIRES(mu_);
 
   // changes.cc: what trainers change, live and replayed.
-  /// In sync mode gradients and evictions count when their step ends, and not before.
+  /// In sync mode gradients, evictions and learning rates count when their step ends, and not
+  /// before.
   bool CountsAtOnce(Kind kind) const {
-    return !sync_ || (kind != Kind::kPush && kind != Kind::kDensePush && kind != Kind::kEvict);
+    return !sync_ || (kind != Kind::kPush && kind != Kind::kDensePush && kind != Kind::kEvict &&
+                      kind != Kind::kSetRate);
   }
   Result<DenseEntry*> FindDense(std::uint32_t id) REQUIRES(mu_);
   /// For a change that is under way: also while the generation is being left. Who leaves waits for
@@ -273,6 +282,8 @@ class Holdings {
   bool RoundComplete() const REQUIRES(mu_);
   void FinishRound() REQUIRES(mu_);
   Status ApplyRound() REQUIRES(mu_);
+  /// Those of the step that ends, of which its gradients are applied with the last trainer's last.
+  void SetRatesOfRound() REQUIRES(mu_);
   /// What was asked for in the step: once for each table, however many trainers asked, at the
   /// greatest of their steps. So it makes no difference which of them did, or came first.
   Status EvictAfterRound() REQUIRES(mu_);

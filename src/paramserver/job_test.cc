@@ -207,6 +207,44 @@ TEST_F(JobTest, TablesMayBeDeclaredAtAnyStep) {
   EXPECT_GT(StatusOf(0).Find("saves")->AsInt(), 2);
 }
 
+// A declaration in the middle of the training may be the call that learns that the job went back.
+TEST_F(JobTest, ADeclarationThatMeetsALossIsToldOfIt) {
+  trainers_ = 1;
+  paced_ = true;
+  StartServers(2);
+  auto client = Connect(0).value();
+  TestModel model;
+  ASSERT_TRUE(model.Declare(client.get()).ok());
+  ASSERT_TRUE(model.TrainTo(8, [&](std::int64_t) { AwaitSaves(); }).ok());
+  const auto lose = [&] {
+    Lose(1);
+    StartServer(1, 2);
+  };
+  lose();
+  const TableSpec late{.name = "late", .dim = 2};
+  EXPECT_EQ(client->Table(late).status().code(), Code::kAborted);
+  const std::int64_t step = client->step();
+  EXPECT_LT(step, 8);
+  EXPECT_EQ(client->state(), "at " + std::to_string(step));
+  // Nothing was done since then: there is nothing to be told of.
+  lose();
+  const auto declared = client->Table(late);
+  EXPECT_TRUE(declared.ok()) << declared.status().ToString();
+  lose();
+  EXPECT_TRUE(client->Table({.name = "later", .dim = 2}).ok());
+  EXPECT_EQ(client->step(), step);
+  // Where it goes back further.
+  for (const auto& entry : std::filesystem::directory_iterator(directory_)) {
+    if (!std::filesystem::exists(entry.path() / "manifest.json")) continue;
+    if (entry.path().filename().string().ends_with("3")) continue;
+    std::filesystem::resize_file(entry.path() / "__lookup_table__" / "ps_1.safetensors", 100);
+  }
+  lose();
+  EXPECT_EQ(client->Table({.name = "last", .dim = 2}).status().code(), Code::kAborted);
+  EXPECT_LT(client->step(), step);
+  EXPECT_TRUE(model.TrainTo(8).ok());
+}
+
 TEST_F(JobTest, BeginsWithTheParametersOfAnEarlierJob) {
   trainers_ = 1;
   full_steps_ = 5;

@@ -17,6 +17,7 @@ bool Known(std::uint8_t kind) {
     case Kind::kAssign:
     case Kind::kErase:
     case Kind::kEvict:
+    case Kind::kSetRate:
     case Kind::kDensePush:
     case Kind::kEndStep:
     case Kind::kLeave:

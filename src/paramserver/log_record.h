@@ -18,8 +18,8 @@ inline constexpr std::size_t kLogHeadBytes = 24;
 /// the body that the request had. Pure bytes; anything malformed is Corruption.
 struct LogRecord {
   /// kDeclareTable, kDeclareDense, kPull (rows were counted or made), kPush, kAssign, kErase,
-  /// kEvict, kDensePush, kEndStep, kLeave; kHello: a trainer that had left is back; kStatus: the
-  /// log was opened, and the body says where.
+  /// kEvict, kSetRate, kDensePush, kEndStep, kLeave; kHello: a trainer that had left is back;
+  /// kStatus: the log was opened, and the body says where.
   Kind kind = Kind::kPush;
   std::uint16_t flags = 0;
   std::uint32_t trainer = kObserver;

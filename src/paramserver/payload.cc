@@ -506,6 +506,20 @@ Result<std::optional<EvictReport>> DecodeEvicted(std::span<const std::byte> body
   return std::optional(evicted);
 }
 
+std::string EncodeRate(float rate) {
+  Writer out;
+  out.Put(rate);
+  return out.Take();
+}
+
+Result<float> DecodeRate(std::span<const std::byte> body) {
+  Reader in(body);
+  float rate = 0;
+  RETURN_IF_ERROR(in.Get(&rate));
+  RETURN_IF_ERROR(in.End());
+  return rate;
+}
+
 std::string EncodeNumber(std::uint64_t number) {
   Writer out;
   out.Put(number);

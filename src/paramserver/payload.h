@@ -19,7 +19,7 @@
 /// what is there before memory is taken for it. Anything malformed is Corruption.
 namespace cairn::ps {
 
-inline constexpr std::uint8_t kProtocolVersion = 3;
+inline constexpr std::uint8_t kProtocolVersion = 4;
 inline constexpr std::size_t kHeadBytes = 24;
 
 enum class Kind : std::uint8_t {
@@ -44,8 +44,10 @@ enum class Kind : std::uint8_t {
   kExport = 19,
   kDenseExport = 20,
   kEvict = 21,
+  kSetRate = 22,
+  kRate = 23,
 };
-inline constexpr std::uint8_t kLastKind = 21;
+inline constexpr std::uint8_t kLastKind = 23;
 
 /// Flags of a request.
 inline constexpr std::uint16_t kCreateRows = 1;  // kPull: missing rows are made
@@ -206,6 +208,10 @@ Result<ExportedRows> DecodeExportedRows(std::span<const std::byte> body);
 /// The answer to kEvict: nothing in sync mode, where the rows go when the step ends.
 std::string Encode(const std::optional<EvictReport>& evicted);
 Result<std::optional<EvictReport>> DecodeEvicted(std::span<const std::byte> body);
+
+/// A learning rate: the body of kSetRate, and of the answer to kRate.
+std::string EncodeRate(float rate);
+Result<float> DecodeRate(std::span<const std::byte> body);
 
 std::string EncodeNumber(std::uint64_t number);
 Result<std::uint64_t> DecodeNumber(std::span<const std::byte> body);

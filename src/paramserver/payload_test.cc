@@ -140,7 +140,7 @@ std::string Golden(const std::string& name) {
 }
 
 TEST(Payload, TheOtherSidesOldVersionIsNamed) {
-  for (const std::string version : {"1", "2"}) {
+  for (const std::string version : {"1", "2", "3"}) {
     const Status refused = DecodeRequest(Bytes(Golden("push_" + version + ".bin"))).status();
     EXPECT_EQ(refused.code(), Code::kUnimplemented);
     EXPECT_NE(refused.message().find("version " + version), refused.message().npos)
@@ -174,6 +174,18 @@ TEST(LogRecord, AGoldenEvictionIsUnderstood) {
   EXPECT_EQ(Encode(*record), golden);
 }
 
+TEST(LogRecord, AGoldenRateIsUnderstood) {
+  const std::string golden = Golden("log_rate_1.bin");
+  const auto record = DecodeLogRecord(Bytes(golden));
+  ASSERT_TRUE(record.ok()) << record.status().ToString();
+  EXPECT_EQ(record->kind, Kind::kSetRate);
+  EXPECT_EQ(record->trainer, 1u);
+  EXPECT_EQ(record->id, 2u);
+  EXPECT_EQ(record->sequence, 43u);
+  EXPECT_EQ(DecodeRate(record->body).value(), 0.25F);
+  EXPECT_EQ(Encode(*record), golden);
+}
+
 TEST(LogRecord, OthersAreRefused) {
   std::string bytes = Golden("log_push_1.bin");
   EXPECT_EQ(DecodeLogRecord(Bytes(bytes.substr(0, kLogHeadBytes - 1))).status().code(),
@@ -184,9 +196,9 @@ TEST(LogRecord, OthersAreRefused) {
   EXPECT_EQ(DecodeLogRecord(Bytes(bytes)).status().code(), Code::kUnimplemented);
 }
 
-// The bytes of version 3.
+// The bytes of version 4.
 TEST(Payload, AGoldenPushIsUnderstood) {
-  const std::string golden = Golden("push_3.bin");
+  const std::string golden = Golden("push_4.bin");
   ASSERT_FALSE(golden.empty());
   const auto request = DecodeRequest(Bytes(golden));
   ASSERT_TRUE(request.ok()) << request.status().ToString();
@@ -200,13 +212,25 @@ TEST(Payload, AGoldenPushIsUnderstood) {
 }
 
 TEST(Payload, AGoldenEvictionIsUnderstood) {
-  const auto golden = Golden("evict_3.bin");
+  const auto golden = Golden("evict_4.bin");
   const auto request = DecodeRequest(Bytes(golden));
   ASSERT_TRUE(request.ok()) << request.status().ToString();
   EXPECT_EQ(
       request->head,
       (RequestHead{.kind = Kind::kEvict, .flags = 0, .id = 2, .generation = 7, .sequence = 42}));
   EXPECT_EQ(DecodeNumber(request->body).value(), 1000u);
+}
+
+TEST(Payload, AGoldenRateIsUnderstood) {
+  const auto golden = Golden("rate_4.bin");
+  const auto request = DecodeRequest(Bytes(golden));
+  ASSERT_TRUE(request.ok()) << request.status().ToString();
+  EXPECT_EQ(
+      request->head,
+      (RequestHead{.kind = Kind::kSetRate, .flags = 0, .id = 2, .generation = 7, .sequence = 43}));
+  EXPECT_EQ(DecodeRate(request->body).value(), 0.25F);
+  EXPECT_EQ(DecodeRate(Bytes(golden.substr(kHeadBytes) + "x")).status().code(), Code::kCorruption);
+  EXPECT_EQ(DecodeRate({}).status().code(), Code::kCorruption);
 }
 
 TEST(Placement, EveryShardHasTheServerWhoseRangeItIsIn) {

@@ -145,6 +145,34 @@ Result<std::optional<EvictReport>> RemoteTableImpl::Evict(std::int64_t step) {
   return told ? std::optional(all) : std::nullopt;
 }
 
+Status RemoteTableImpl::SetLearningRate(float rate) {
+  if (client_->trainer() < 0) return FailedPreconditionError("this client only looks");
+  const std::string body = EncodeRate(rate);
+  return client_->Exchange(
+      {.kind = Kind::kSetRate}, true,
+      [&](int i, RequestHead head) {
+        head.id = ids_[static_cast<std::size_t>(i)];
+        return std::optional(NewRequest(head, body));
+      },
+      [](int, std::span<const std::byte>) { return Status::Ok(); });
+}
+
+Result<float> RemoteTableImpl::LearningRate() {
+  float rate = 0;
+  RETURN_IF_ERROR(client_->Exchange(
+      {.kind = Kind::kRate}, false,
+      [&](int i, RequestHead head) -> std::optional<rpc::Message> {
+        if (i != 0) return std::nullopt;  // all have the same
+        head.id = ids_[0];
+        return NewRequest(head, "");
+      },
+      [&](int, std::span<const std::byte> body) -> Status {
+        ASSIGN_OR_RETURN(rate, DecodeRate(body));
+        return Status::Ok();
+      }));
+  return rate;
+}
+
 Result<std::uint64_t> RemoteTableImpl::Size() {
   std::uint64_t rows = 0;
   RETURN_IF_ERROR(client_->Exchange(

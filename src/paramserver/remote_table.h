@@ -30,6 +30,8 @@ class RemoteTableImpl final : public RemoteTable {
   }
   Result<std::uint64_t> Erase(std::span<const std::int64_t> ids) override;
   Result<std::optional<EvictReport>> Evict(std::int64_t step) override;
+  Status SetLearningRate(float rate) override;
+  Result<float> LearningRate() override;
   Result<std::uint64_t> Size() override;
   Result<TableContent> Content() override;
 

@@ -108,7 +108,8 @@ void Holdings::JumpTo(std::int64_t step) {
   LogWarning(fmt::format("ps_{}: goes on with step {} instead of {}", options_.index, step, step_));
   step_ = step;
   for (Trainer& trainer : trainers_) {
-    lost_ += trainer.rows.size() + trainer.dense.size() + trainer.evictions.size();
+    lost_ += trainer.rows.size() + trainer.dense.size() + trainer.evictions.size() +
+             trainer.rates.size();
     ForgetPending(&trainer);
     trainer.arrived = false;
     if (!trainer.left) trainer.step = step;
@@ -266,7 +267,16 @@ bool Holdings::RoundComplete() const {
   return any;
 }
 
+void Holdings::SetRatesOfRound() {
+  for (const Trainer& trainer : trainers_) {
+    for (const PendingRate& pending : trainer.rates) {
+      tables_[pending.table].table->set_learning_rate(pending.rate);
+    }
+  }
+}
+
 Status Holdings::ApplyRound() {
+  SetRatesOfRound();
   // Tables in the order of their declaration, rows in the order of the trainers and, of one
   // trainer, of its pushes.
   for (std::uint32_t id = 0; id < tables_.size(); ++id) {
@@ -330,6 +340,7 @@ void Holdings::ForgetPending(Trainer* trainer) {
   trainer->rows.clear();
   trainer->dense.clear();
   trainer->evictions.clear();
+  trainer->rates.clear();
 }
 
 void Holdings::FinishRound() {
@@ -408,6 +419,7 @@ void Holdings::TakeEnd(std::uint32_t trainer, const EndStepRequest& request,
   std::erase_if(self.dense, [&](const PendingDense& each) { return each.sequence > sequence; });
   std::erase_if(self.evictions,
                 [&](const PendingEviction& each) { return each.sequence > sequence; });
+  std::erase_if(self.rates, [&](const PendingRate& each) { return each.sequence > sequence; });
   self.arrived = true;
   self.carried = request.cut;
   if (RoundComplete()) FinishRound();

@@ -1,20 +1,18 @@
 #include "paramserver/supervisor.h"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <deque>
 #include <optional>
 #include <utility>
 
 #include "base/ids.h"
 #include "base/status_macros.h"
 #include "base/thread_annotations.h"
+#include "net/held_port.h"
 #include "paramserver/observer.h"
 #include "paramserver/registry.h"
 #include "storage/open_store.h"
@@ -37,21 +35,6 @@ constexpr seconds kGrace{5};
 constexpr int kMaxRefusals = 3;
 
 constexpr std::size_t Index(int number) { return static_cast<std::size_t>(number); }
-
-/// A free port of this machine. Another process may take it before ours does; then the server says
-/// so and is started again.
-Result<int> FreePort() {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  const bool ok = fd >= 0 && bind(fd, reinterpret_cast<sockaddr*>(&address), size) == 0 &&
-                  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0;
-  if (fd >= 0) close(fd);
-  if (!ok) return UnavailableError("no free port on 127.0.0.1");
-  return ntohs(address.sin_port);
-}
 
 /// "killed by signal 9", "exit code 3".
 std::string DescribeExit(const LaunchExit& exit) {
@@ -134,7 +117,8 @@ class Job {
         // Nobody's, until it has registered.
         addresses_.push_back(fmt::format("ps-{}.invalid:1", i));
       } else {
-        ASSIGN_OR_RETURN(const int port, FreePort());
+        const int port = ports_.emplace_back().number();
+        if (port == 0) return UnavailableError("no free port on 127.0.0.1");
         addresses_.push_back("127.0.0.1:" + std::to_string(port));
       }
       addresses += (i == 0 ? "" : ",") + addresses_.back();
@@ -545,6 +529,7 @@ class Job {
   const JobOptions& options_;
   const std::string life_ = IdSource::System()->NewUuid().substr(0, 8);
   std::vector<std::string> addresses_;  // of the servers, unless they are registered
+  std::deque<HeldPort> ports_;          // theirs, also while they are started again
   std::vector<Role> roles_;
   std::uint64_t launches_ = 0;
   std::uint64_t settled_in_ = 0;  // the generation whose servers all know who has left

@@ -254,6 +254,13 @@ Status PutBack(FsFile* tail, const Head& head, FsFile* object, const std::string
     return CorruptionError(fmt::format("\"{}\" has {} bytes, and {} when its process ended", path,
                                        stat.bytes, head.begin.load()));
   }
+  // Written blocks are whole, and end with the one that `end` is in.
+  if (stat.bytes > WholeBlocks(head.end + kBlock - 1)) {
+    return CorruptionError(fmt::format(
+        "\"{}\" has {} bytes, and its tail knows of {}: the tail is older, of a disk that was put "
+        "back perhaps; remove it to go on without",
+        path, stat.bytes, head.end.load()));
+  }
   const AlignedBuffer buffer(kAtOnce);
   for (std::uint64_t at = head.begin; at < head.end;) {
     const std::uint64_t place = at % kRing;

@@ -316,6 +316,29 @@ TEST_F(TailedObjectTest, ADamagedHeadTouchesNothingAndIsTold) {
   }
 }
 
+// As when a disk went away and came back without the machine being started anew: what was written
+// past the kernel's cache is there, and of the tail what the kernel had written by then.
+TEST_F(TailedObjectTest, ATailThatIsOlderThanItsObjectCutsNothingOff) {
+  for (const int syncs : {1, 0}) {
+    InKilledProcess([&] {
+      const auto store = NewStore();
+      const auto object = Open(store.get());
+      if (!object->Append(Record(0)).ok()) _exit(1);
+      std::filesystem::copy_file(directory_ / "d/tail", directory_ / "d/older");
+      if (!object->Append(Record(1)).ok()) _exit(1);
+      if (syncs > 0 && !object->Sync("the test").ok()) _exit(1);
+      raise(SIGKILL);
+    });
+    if (!NewStore()->Stat("d/older").ok()) return;  // no tails on this file system
+    std::filesystem::rename(directory_ / "d/older", directory_ / "d/tail");
+    const Status recovered = Recover();
+    EXPECT_EQ(recovered.Is(Code::kCorruption), syncs > 0) << recovered.ToString();
+    ExpectBegins(Get(), Records(syncs > 0 ? 2 : 1));
+    ASSERT_TRUE(NewStore()->Delete("d/log").ok());
+    ASSERT_TRUE(NewStore()->Delete("d/tail").ok());
+  }
+}
+
 TEST_F(TailedObjectTest, ATailThatBecameShorterIsTold) {
   LeaveTail();
   if (!NewStore()->Stat("d/tail").ok()) return;  // no tails on this file system
