@@ -450,6 +450,8 @@ Result<Manifest> Committer::CommitTogether(const SaveTask& task, const std::byte
   if (task.request.kind == SaveKind::kConsecutive) record.parent = parent_;
   record.participants = options_.participants;
   auto begin = [&]() -> Status {
+    // Before the next announcement, which tells who still waits that the word will not come.
+    if (owes_word()) SayOwed();
     RETURN_IF_ERROR(CheckFence());
     RETURN_IF_ERROR(generation_->AdmitRestarted(parent_));
     int copy = 0;
@@ -550,6 +552,7 @@ Status Committer::SayThatNothingComes(Attempt* attempt, const AttemptRecord& rec
     // By now the directory may be swept, or the save be over without us: who replaced us goes by
     // the same names.
     RETURN_IF_ERROR(generation_->CheckFence());
+    RETURN_IF_ERROR(generation_->CheckPlace());
     const std::string manifest = names::Path(record.directory, names::kManifest);
     if (env_.store->Stat(manifest).ok()) return Status::Ok();
     return NewAttempt().Abandon(record, {self()});

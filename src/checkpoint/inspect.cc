@@ -30,9 +30,11 @@ std::string_view FileName(std::string_view path) {
   return slash == path.npos ? path : path.substr(slash + 1);
 }
 
-/// What a machine that went down leaves of a record that was written for the living alone.
+/// What a machine that went down leaves of a record that was written for the living alone: nothing,
+/// zeros, zeros behind its beginning, or whole pages of a longer one.
 bool WentDownWithTheMachine(std::string_view bytes) {
-  return bytes.find_first_not_of('\0') == bytes.npos;
+  constexpr std::size_t kPage = 4096;
+  return bytes.empty() || bytes.back() == '\0' || bytes.size() % kPage == 0;
 }
 
 /// Looks over one repository or one checkpoint; one use, one thread.

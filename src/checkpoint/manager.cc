@@ -269,7 +269,9 @@ Status Manager::TakeSaveFailure() {
 
 Status Manager::TakeFailure() {
   RETURN_IF_ERROR(TakeSaveFailure());
-  RETURN_IF_ERROR(std::exchange(decline_failure_, Status::Ok()));
+  const Status untold = std::exchange(decline_failure_, Status::Ok());
+  // What could not be said at first may have been said since.
+  if (!untold.ok() && (untold.Is(Code::kAborted) || committer_->owes_word())) return untold;
   return std::exchange(removal_failure_, Status::Ok());
 }
 
@@ -545,6 +547,11 @@ Status Manager::Close() {
     if (closed_) return Status::Ok();
     WaitIdle();
     closed_ = true;
+  }
+  // The last try: others wait for it until their deadline.
+  if (committer_ != nullptr && committer_->owes_word()) committer_->SayOwed();
+  {
+    MutexLock lock(&mu_);
     failure = TakeFailure();
   }
   for (std::jthread* thread : {&thread_, &teller_}) {
