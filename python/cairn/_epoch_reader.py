@@ -110,7 +110,7 @@ class EpochReader:
 
     def _begun(self, epoch: int) -> Iterator[Any]:
         current = self.open(epoch)
-        if hasattr(current, "_cairn_begin_epoch"):  # of whose first epoch somebody may have read
+        if callable(getattr(current, "_cairn_begin_epoch", None)):  # of whose first epoch somebody may have read
             current._cairn_begin_epoch(epoch)
         elif callable(getattr(current, "set_epoch", None)):
             current.set_epoch(epoch)

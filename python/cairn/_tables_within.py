@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import AbstractSet, Any, Dict, FrozenSet, List, Optional, Sequence
 
 from . import _tree
@@ -9,6 +10,8 @@ from ._restore import Restored
 from .errors import Invalid, Mismatch
 from .table import EmbeddingTable
 from .table import tables as all_tables
+
+log = logging.getLogger("cairn")
 
 _NONE: FrozenSet[str] = frozenset()
 
@@ -32,14 +35,40 @@ def with_tables_within(
 def refuse_lost_tables(restored: Optional[Restored], tables: Sequence[Any]) -> None:
     """For trainings that go on without any table where there were some: their next checkpoints would
     have no rows, and those that have them are removed in time."""
-    stored = [] if restored is None else [str(table["name"]) for table in restored.info.tables]
-    if tables or not stored or restored is None:
+    _refuse(restored, tables, _stored(restored))
+
+
+def refuse_lost_tables_of_one(
+    restored: Optional[Restored], tables: Sequence[Any], had: Optional[Sequence[str]]
+) -> None:
+    """The same for one of several trainers, which is not asked for what only the others had. `had`: its
+    tables when the checkpoint was made; None: a checkpoint from before does not say."""
+    if had is not None:
+        _refuse(restored, tables, had)
+    elif restored is not None and not tables and restored.info.tables:
+        log.warning(
+            "%s has the rows of %s, and this trainer is given no tables: if no other one is given them, "
+            "they are in no later checkpoint",
+            restored.info.path,
+            _listed(_stored(restored)),
+        )
+
+
+def _stored(restored: Optional[Restored]) -> List[str]:
+    return [] if restored is None else [str(table["name"]) for table in restored.info.tables]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(repr(name) for name in names)
+
+
+def _refuse(restored: Optional[Restored], tables: Sequence[Any], had: Sequence[str]) -> None:
+    if tables or not had or restored is None:
         return
-    names = ", ".join(repr(name) for name in stored)
     raise Mismatch(
-        f"restore {restored.info.path}: it has the rows of {names}, and no tables are given: they would "
-        "be in no later checkpoint. Make the tables before, and give them as tables=[…]",
-        unexpected=stored,
+        f"restore {restored.info.path}: it has the rows of {_listed(had)}, and no tables are given: they "
+        "would be in no later checkpoint. Make the tables before, and give them as tables=[…]",
+        unexpected=list(had),
     )
 
 

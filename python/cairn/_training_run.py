@@ -26,7 +26,7 @@ from ._generators import generators_in, put_states, states_of
 from ._random import host_states, put_host_states, random_state, set_random_state
 from ._save_cost import cost_warning
 from ._stop_signals import StopSignals
-from ._tables_within import refuse_lost_tables
+from ._tables_within import refuse_lost_tables, refuse_lost_tables_of_one
 from ._train_events import (
     BeginEpochEvent,
     BeginStepEvent,
@@ -324,6 +324,7 @@ class TrainingRun:
         return {
             "trainer": self._trainer._trainer_id,
             "trainers": self._trainer._num_trainers,
+            "tables": sorted({table.name for table in self._trainer._tables}),
             "epoch": epoch,
             "step": step,
             "global_step": self._trainer.global_step,
@@ -362,8 +363,10 @@ class TrainingRun:
             raise refused.args[0] from None
         except Mismatch as error:
             raise other_training(error) from None
-        if trainer._strict and trainer._num_trainers == 1:  # of several, others may have them
+        if trainer._strict and trainer._num_trainers == 1:
             refuse_lost_tables(restored, trainer._tables)
+        elif trainer._strict:
+            refuse_lost_tables_of_one(restored, trainer._tables, arguments.loaded.get("tables"))
         trainer.restored = restored
         if restored is None:
             return None

@@ -346,7 +346,9 @@ class MonitoredTrainingSession:
 
     def _fingerprint(self) -> Any:
         """Something that differs when hooks change the state at the end; None when that is saved anyway."""
-        if self._manager is None or self.global_step != self._saved_step:
+        if self._manager is None or not self.is_chief or not self._schedule.saves:
+            return None
+        if self.global_step != self._saved_step:
             return None
         if all(type(hook).end is SessionRunHook.end for hook in self.hooks):
             return None

@@ -264,8 +264,9 @@ class Trainer:
         Args:
             num_epochs: in all, also after a resume.
             reader: the batches of an epoch: an iterable, or a callable that returns one (given the
-                epoch when it takes an argument). With state() and load_state() a resume finds its
-                place at once; otherwise the epoch's batches are read again up to it.
+                epoch when it takes an argument), and may be called more than once for an epoch when
+                a training is resumed. With state() and load_state() a resume finds its place at
+                once; otherwise the epoch's batches are read again up to it.
             event_handler: called with BeginEpochEvent, BeginStepEvent, EndStepEvent, EndEpochEvent.
         """
         if whole(num_epochs, "num_epochs") < 0:

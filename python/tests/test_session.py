@@ -745,6 +745,38 @@ def test_a_session_without_changes_after_its_last_save_saves_no_more(tmp_path):
         assert [info.step for info in manager.list()] == [0, 1]
 
 
+@pytest.mark.parametrize(
+    "settings, encodes",
+    [({}, True), ({"is_chief": False}, False), ({"save_checkpoint_secs": None}, False)],
+)
+def test_only_a_session_that_saves_looks_at_what_hooks_changed(tmp_path, settings, encodes):
+    class Counted:
+        calls = 0
+
+        def state_dict(self):
+            self.calls += 1
+            return {"w": 1}
+
+        def load_state_dict(self, state):
+            pass
+
+    class Last(cairn.train.SessionRunHook):
+        def end(self, session):
+            pass
+
+    def session(**settings):
+        state = {"counted": counted}
+        return MonitoredTrainingSession(tmp_path / "run", tables=[], state=state, hooks=[Last()], **settings)  # fmt: skip
+
+    counted = Counted()
+    with session() as first:
+        first.run(lambda step: None)
+    with session(**settings) as again:
+        assert again.global_step == 1
+        before = counted.calls
+    assert (counted.calls > before) == encodes
+
+
 @pytest.mark.parametrize("changes", [False, True])
 def test_a_hooks_end_makes_a_save_of_what_it_changed_alone(tmp_path, changes):
     """A finished training that is started again and again must not push out its older checkpoints."""

@@ -706,6 +706,20 @@ def test_rows_that_a_resume_does_not_ask_for_are_not_dropped(directory):
     assert train(2, [table]) == 1
 
 
+def test_a_reader_may_answer_none_for_what_it_does_not_have(directory):
+    class Reader:
+        def __iter__(self):
+            return iter([1.0, 1.0])
+
+        def __getattr__(self, name):
+            return None
+
+    for epochs in (1, 2):
+        trainer, _ = make(directory)
+        trainer.train(epochs, Reader())
+        assert trainer.global_step == 2 * epochs
+
+
 @pytest.mark.parametrize(
     "batches, match",
     [([], "no batch in epoch 0: is there any data"), ([1.0], "no batch in epoch 1: can it begin a")],

@@ -11,6 +11,7 @@ import pytest
 from children import command_line
 
 import cairn
+from cairn._tables_within import refuse_lost_tables_of_one
 
 # trainer, trainers, directory, epochs, steps, signal at (0: never), further options
 SCRIPT = """
@@ -133,6 +134,32 @@ def test_one_of_several_trainers_may_have_all_tables(tmp_path):
         where = (2, tmp_path / "shared", epochs, 3)
         for code, out, errors in ends([start(0, *where, tables=tables), start(1, *where)]):
             assert code == 0 and out[1] == str(3 * epochs), errors
+
+
+def test_one_of_several_trainers_that_forgets_its_tables_is_refused(tmp_path):
+    directory = tmp_path / "shared"
+    tables = Code('[cairn.EmbeddingTable("rows", 1, optimizer=cairn.optimizers.SGD())]')
+
+    def trained(epochs, **options):
+        return ends([start(0, 2, directory, epochs, 3, **options), start(1, 2, directory, epochs, 3, join_deadline=2)])  # fmt: skip
+
+    for code, _, errors in trained(1, tables=tables):
+        assert code == 0, errors
+    (code, _, errors), _ = trained(2, join_deadline=2)
+    assert code == 1 and "the rows of 'rows', and no tables are given" in errors
+    with cairn.CheckpointManager(directory, read_only=True) as m:
+        assert [[table["name"] for table in c.tables] for c in m.list()] == [["rows"]] * len(m.list())
+
+
+def test_tables_of_several_trainers_that_are_not_on_record_are_warned_of(tmp_path, caplog):
+    table = cairn.EmbeddingTable("rows", 1, optimizer=cairn.optimizers.SGD())
+    with cairn.CheckpointManager(tmp_path / "shared") as m:
+        m.save(1, {"x": 1}, tables=[table], blocking=True)
+        restored = m.restore()
+    refuse_lost_tables_of_one(restored, [table], None)
+    assert not caplog.records
+    refuse_lost_tables_of_one(restored, [], None)
+    assert "the rows of 'rows', and this trainer is given no tables" in caplog.text
 
 
 def test_private_parts_are_resumed_only_when_merged(tmp_path):

@@ -58,6 +58,37 @@ def test_numbers_that_are_not_finite_are_numbers_in_later_samples_too(tmp_path):
     assert [str(result.config) for result in results] == ["{'a': inf, 'b': nan}"] * 2
 
 
+@pytest.mark.parametrize("kind", ["variants", "limiter", "optuna"])
+def test_points_to_evaluate_that_are_not_finite_are_numbers_on_record_too(tmp_path, kind):
+    def f(config):
+        return {"loss": config["a"]}
+
+    def search():
+        if kind == "optuna":
+            pytest.importorskip("optuna")
+            return tune.search.OptunaSearch(points_to_evaluate=[{"a": float("inf")}], seed=1)
+        found = tune.search.BasicVariantGenerator([{"a": float("inf")}], random_state=1)
+        return tune.search.ConcurrencyLimiter(found, 1) if kind == "limiter" else found
+
+    def tuner():
+        return tune.Tuner(
+            f,
+            param_space={"a": tune.choice([float("inf"), float("nan")])},
+            tune_config=tune.TuneConfig(search_alg=search(), metric="loss", mode="min"),
+            run_config=tune.RunConfig(storage_path=tmp_path, name="e", verbose=0),
+        )
+
+    for again in (
+        tuner,
+        tuner,
+        lambda: tune.Tuner.restore(tmp_path / "e", f),
+        lambda: tune.Tuner.extend(tmp_path / "e", f, num_samples=2),
+    ):
+        results = again().fit()
+        assert str(results[0].config) == "{'a': inf}"
+    assert len(results) == 2
+
+
 EXTENDED = """
 import os, sys, time
 from cairn import tune

@@ -386,6 +386,24 @@ def test_pbt_draws_by_the_seed_of_the_experiment_unless_it_has_one():
     assert events(7, own=1) == events(8, own=1)
 
 
+@pytest.mark.parametrize(
+    "config, part",
+    [
+        ({"a": {"b": "NaN"}}, "'a/b': the text 'NaN' stands for"),
+        ({"a": ["-Infinity"]}, "'a/0': the text '-Infinity' stands for"),
+        ({"a": search_space.uniform(0, 1)}, "Says.suggest must return values"),
+        ({"a": object()}, "cannot be recorded"),
+    ],
+)
+def test_what_a_searcher_may_not_suggest(config, part):
+    class Says(Searcher):
+        def suggest(self, trial_id):
+            return config
+
+    with pytest.raises(ValueError, match=part):
+        SearchPolicy(search_alg=Says()).suggest("a")
+
+
 def test_asha_stops_as_the_table_says():
     policy = SearchPolicy({"x": search_space.grid_search([1, 2, 3])}, metric="loss", mode="min",
                           scheduler=ASHAScheduler(max_t=8, reduction_factor=2))  # fmt: skip

@@ -84,23 +84,6 @@ def recorded_run(known: Mapping[str, Any], new_stop: Any) -> RunConfig:
     )
 
 
-def recorded_space(value: Any, where: str) -> Any:
-    """The search space that search_space.describe told of."""
-    if isinstance(value, Mapping):
-        if "__domain__" in value:
-            options = {k: recorded_space(v, where) for k, v in value.items() if k != "__domain__"}
-            if value["__domain__"] == "sample_from":
-                raise ValueError(
-                    f"{where} is a sample_from function of yours, which is not on record: give "
-                    "param_space again"
-                )
-            return search_space.Domain(value["__domain__"], **options)
-        return {k: recorded_space(v, f"{where}[{k!r}]") for k, v in value.items()}
-    if isinstance(value, list):
-        return [recorded_space(v, where) for v in value]
-    return search_space.NUMBERS_AS_TEXT.get(value, value) if isinstance(value, str) else value
-
-
 def refuse_another(
     known: Mapping[str, Any],
     directory: str,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Optional
 
 from .._wording import with_article
-from . import schedulers, search
+from . import schedulers, search, search_space
 from ._changes import changed_part
 from .schedulers import TrialScheduler
 from .search import _MISSING, BasicVariantGenerator, Searcher, _find
@@ -134,7 +134,12 @@ class SearchPolicy:
             return "wait"
         if isinstance(config, str):
             return None
-        config = self._scheduler._complete_config(trial, {**self._fixed, **config})
+        if search_space.domain_paths(config):
+            raise ValueError(
+                f"{type(self._searcher).__name__}.suggest must return values, not {config!r}"
+            )
+        config = search_space.describe({**self._fixed, **config})[0]
+        config = self._scheduler._complete_config(trial, config)
         self._suggested += 1
         self._add(trial, config)
         return config

@@ -340,6 +340,23 @@ def plain(value: Any, path: str) -> Any:
     )
 
 
+def recorded_space(value: Any, where: str) -> Any:
+    """The search space that describe told of, as it was given."""
+    if isinstance(value, Mapping):
+        if _DOMAIN in value:
+            options = {k: recorded_space(v, where) for k, v in value.items() if k != _DOMAIN}
+            if value[_DOMAIN] == "sample_from":
+                raise ValueError(
+                    f"{where} is a sample_from function of yours, which is not on record: give "
+                    "param_space again"
+                )
+            return Domain(value[_DOMAIN], **options)
+        return {k: recorded_space(v, f"{where}[{k!r}]") for k, v in value.items()}
+    if isinstance(value, list):
+        return [recorded_space(v, where) for v in value]
+    return NUMBERS_AS_TEXT.get(value, value) if isinstance(value, str) else value
+
+
 class _Unresolved(Exception):
     """A function asked for a value that another function has yet to give."""
 

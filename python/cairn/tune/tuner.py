@@ -20,7 +20,6 @@ from ._experiment_record import (
     NOT_RECORDED,
     describe,
     recorded_run,
-    recorded_space,
     refuse_another,
     warn_of_changes,
 )
@@ -271,7 +270,7 @@ class Tuner:
         if tune_config is None:
             tune_config = TuneConfig(**(known.get("tune_config") or {}))
         if param_space is None:
-            param_space = recorded_space(known.get("space") or {}, "param_space")
+            param_space = search_space.recorded_space(known.get("space") or {}, "param_space")
         parent, _, name = where.rpartition("/")
         tuner = cls(
             trainable,
@@ -504,7 +503,7 @@ class Tuner:
     def _follow(self, known: Mapping[str, Any]) -> None:
         """Takes from the record what was not given."""
         if not self._has_space:
-            self._space = recorded_space(known.get("space") or {}, "param_space")
+            self._space = search_space.recorded_space(known.get("space") or {}, "param_space")
         self._space = search_space.in_order(self._space, known.get("order"))
         recorded = known.get("run_config") or {}
         given = self._run._given

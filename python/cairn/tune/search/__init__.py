@@ -600,6 +600,10 @@ def from_description(description: Mapping[str, Any]) -> Searcher:
     """The searcher that describe() told of."""
     options = dict(description)
     name = options.pop("name")
+    if "points_to_evaluate" in options:
+        options["points_to_evaluate"] = search_space.recorded_space(
+            options["points_to_evaluate"], "points_to_evaluate"
+        )
     if name == "variants":
         return BasicVariantGenerator(**options)
     if name == "optuna":
