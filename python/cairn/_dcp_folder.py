@@ -6,7 +6,7 @@ import enum
 import pickle
 import warnings
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any, Dict, Type
 
 import torch
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
@@ -119,7 +119,7 @@ def read_folder(where: Path) -> Dict[str, Any]:
             warnings.simplefilter("ignore")
             _load_state_dict(state, storage_reader=reader, planner=_Planner(), no_dist=True)
     except CheckpointException as error:
-        raise _said_by(error, f"{where} cannot be read") from None
+        raise _said_by(error, Corruption, f"{where} cannot be read") from None
     return state
 
 
@@ -130,12 +130,13 @@ def write_folder(state: Dict[str, Any], where: Path) -> None:
             warnings.simplefilter("ignore")
             _save_state_dict(state, FileSystemWriter(where), no_dist=True)
     except CheckpointException as error:
-        raise _said_by(error, f"{where} cannot be written") from None
+        raise _said_by(error, Invalid, f"{where} cannot be written") from None
 
 
-def _said_by(error: CheckpointException, what: str) -> BaseException:
-    """Why, of torch's exception, which is by rank and no Exception."""
+def _said_by(error: CheckpointException, kind: Type[Error], what: str) -> BaseException:
+    """Why, of torch's exception, which is by rank, no Exception, and made of interrupts too."""
     cause = next(iter(error.failures.values()))[0]
-    if isinstance(cause, (Error, OSError)):
+    if not isinstance(cause, Exception) or isinstance(cause, (Error, OSError, MemoryError)):
         return cause
-    return Invalid(f"{what}: torch.distributed.checkpoint says: {cause}")
+    reason = str(cause) or type(cause).__name__
+    return kind(f"{what}: torch.distributed.checkpoint says: {reason}")

@@ -11,6 +11,7 @@ import torch
 from processes import run_in_process
 
 import cairn
+from cairn.integrations import huggingface
 from cairn.integrations.huggingface import CairnCallback, latest
 
 
@@ -102,6 +103,57 @@ def test_where_the_files_are_put_nothing_else_is_removed(tmp_path):
     with pytest.raises(cairn.Invalid, match="checkpoint-6 is there.*another place"):
         latest(directory, into=out)
     assert (out / "checkpoint-6/trainer_state.json").exists()
+
+
+class Killed(BaseException):
+    pass
+
+
+def made_by_latest(path):
+    (path / "nested").mkdir(parents=True)
+    for name in (huggingface._MARK, "nested/x", *map(str, range(20))):
+        (path / name).write_text(name)
+
+
+def test_a_removal_that_is_cut_off_anywhere_is_finished_by_the_next(tmp_path, monkeypatch):
+    left = [0]
+
+    def until_none_is_left(remove):
+        def call(*arguments, **options):
+            if left[0] == 0:
+                raise Killed
+            left[0] -= 1
+            return remove(*arguments, **options)
+
+        return call
+
+    cut_off = 0
+    while cut_off < 100:
+        made_by_latest(tmp_path / "checkpoint-3")
+        left[0] = cut_off
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "unlink", until_none_is_left(os.unlink))
+            patch.setattr(os, "rmdir", until_none_is_left(os.rmdir))
+            try:
+                huggingface._remove_earlier(tmp_path)
+                break
+            except Killed:
+                cut_off += 1
+        huggingface._remove_earlier(tmp_path)
+        assert not list(tmp_path.iterdir()), f"cut off after {cut_off - 1} removals"
+    assert cut_off == 24  # one for each file and directory
+
+
+@pytest.mark.parametrize("into", ["file", "file/below", None])
+def test_a_file_where_a_directory_is_needed_is_named(tmp_path, into):
+    name = into or "run.resume"
+    (tmp_path / name.split("/")[0]).write_text("mine")
+    metadata = {"huggingface": {}}
+    with cairn.CheckpointManager(tmp_path / "run") as manager:
+        manager.save(3, {"x": 1}, metadata=metadata, blocking=True)
+    with pytest.raises(cairn.Invalid, match=f"{name}: .*is a file.*into="):
+        latest(tmp_path / "run", into=tmp_path / into if into else None)
+    assert (tmp_path / name.split("/")[0]).read_text() == "mine"
 
 
 def torchrun(directory, out, *kill):

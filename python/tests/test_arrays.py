@@ -170,6 +170,14 @@ def test_other_orders_of_ml_dtypes_come_back_in_this_machine_s(round_trip, direc
     assert into.tobytes() == swapped.tobytes()
 
 
+@pytest.mark.parametrize("note", [">V2", "|V2"])
+def test_the_older_note_of_another_order_of_ml_dtypes_is_read(note):
+    """What stands in checkpoints that were written before it was left away."""
+    array = np.array([1, 2.5, -3], ml_dtypes.bfloat16)
+    made = cairn._arrays.make("numpy", "BF16", (3,), array.view(np.uint8), {"np": note}, "a")
+    assert made.dtype == array.dtype and made.tobytes() == array.tobytes()
+
+
 def test_a_native_target_takes_big_endian_values(directory):
     with cairn.CheckpointManager(directory) as m:
         m.save(0, {"a": np.arange(4).astype(">i8")}, blocking=True)

@@ -287,6 +287,39 @@ def test_distributed_folders_and_back(state, tmp_path):
     assert same(blank, {"model": state["model"], "epoch": 3})
 
 
+@pytest.mark.parametrize("part", [0, 0.5, 0.99])
+def test_a_cut_file_of_a_distributed_folder_is_corruption(state, tmp_path, part):
+    dcp.save(state, checkpoint_id=str(tmp_path / "dcp"))
+    file = next((tmp_path / "dcp").glob("*.distcp"))
+    data = file.read_bytes()
+    file.write_bytes(data[: int(len(data) * part)])
+    with pytest.raises(cairn.Corruption, match=r"dcp cannot be read: .* says: \w"):
+        read(tmp_path / "dcp")
+
+
+@pytest.mark.parametrize("cause", [KeyboardInterrupt(), SystemExit(3), MemoryError("no more")])
+@pytest.mark.parametrize("does", ["reads", "writes"])
+def test_what_stops_the_program_is_no_error_of_a_distributed_folder(
+    state, tmp_path, monkeypatch, does, cause
+):
+    """torch makes an exception by rank of all that is raised in it."""
+
+    def stop(*arguments, **options):
+        raise cause
+
+    dcp.save(state, checkpoint_id=str(tmp_path / "dcp"))
+    cairn.save(tmp_path / "run", state)
+    name = "read_data" if does == "reads" else "write_data"
+    kind = dcp.FileSystemReader if does == "reads" else dcp.FileSystemWriter
+    monkeypatch.setattr(kind, name, stop)
+    with pytest.raises(type(cause)) as caught:
+        if does == "reads":
+            read(tmp_path / "dcp")
+        else:
+            convert(tmp_path / "run", tmp_path / "out", to="dcp")
+    assert caught.value is cause
+
+
 def test_distributed_folders_cannot_run_code(state, tmp_path):
     trap = tmp_path / "trap"
     dcp.save({"w": torch.ones(1), "x": Runs(str(trap))}, checkpoint_id=str(tmp_path / "value"))

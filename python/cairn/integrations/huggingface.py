@@ -172,11 +172,12 @@ def latest(directory: PathLike, into: Optional[PathLike] = None) -> Optional[str
     Args:
         directory: of checkpoints.
         into: where the files that the Trainer wants are put, in ``checkpoint-<step>``;
-            ``<directory>.resume`` by default. What earlier calls put there is removed, nothing
-            else; a checkpoint of that name that the Trainer itself wrote there (save_strategy) is
-            left alone, and refused (Invalid). With several processes, call it in each of
-            them: rank 0 writes the files, on a disk that all of them see, and the others wait for
-            it, through torch.distributed where it is initialised, else through torchrun's store.
+            ``<directory>.resume`` by default, which is removed whole before. Of a place that is
+            given, what earlier calls put there is removed, nothing else; a checkpoint of that name
+            that the Trainer itself wrote there (save_strategy) is left alone, and refused
+            (Invalid). With several processes, call it in each of them: rank 0 writes the files, on
+            a disk that all of them see, and the others wait for it, through torch.distributed where
+            it is initialised, else through torchrun's store.
 
     >>> from cairn.integrations.huggingface import latest
     >>> print(latest("runs/a"))                       # trainer.train(resume_from_checkpoint=…)
@@ -273,12 +274,17 @@ def _publish(where: str, target: str) -> Optional[str]:
     if "huggingface" not in restored.metadata:
         raise Invalid(f"{restored.info.path} was not saved by cairn.integrations.huggingface")
     path = os.path.join(target, f"checkpoint-{restored.step}")
-    if target == f"{where}.resume":  # ours, by its name
-        shutil.rmtree(target, ignore_errors=True)
-    else:
-        _remove_earlier(target)
     try:
+        if target == f"{where}.resume":  # ours, by its name
+            shutil.rmtree(target, ignore_errors=True)
+        else:
+            _remove_earlier(target)
         os.makedirs(path)
+    except NotADirectoryError:
+        raise Invalid(
+            f"{target}: this, or what it is in, is a file, and latest() needs a directory: give "
+            "another place as into="
+        ) from None
     except FileExistsError:
         raise Invalid(
             f"{path} is there, and latest() did not put it there: give another place as into="
@@ -295,11 +301,21 @@ def _remove_earlier(target: str) -> None:
         for entry in list(os.scandir(target)):
             if not entry.name.startswith("checkpoint-") or not entry.is_dir(follow_symlinks=False):
                 continue
-            if os.path.lexists(os.path.join(entry.path, _MARK)):
-                shutil.rmtree(entry.path, ignore_errors=True)
-            else:
-                with contextlib.suppress(OSError):
-                    os.rmdir(entry.path)
+            mark = os.path.join(entry.path, _MARK)
+            with contextlib.suppress(OSError):
+                if os.path.lexists(mark):
+                    _remove_all_but_the_mark(entry.path)
+                    os.unlink(mark)
+                os.rmdir(entry.path)
+
+
+def _remove_all_but_the_mark(path: str) -> None:
+    """First of all: whatever a kill leaves of it is marked, or empty."""
+    for entry in list(os.scandir(path)):
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path)
+        elif entry.name != _MARK:
+            os.unlink(entry.path)
 
 
 def _materialise(state: Dict[str, Any], path: str) -> None:
