@@ -219,9 +219,13 @@ class RemoteTable {
   virtual Result<std::optional<EvictReport>> Evict(std::int64_t step) = 0;
   /// Of updates from now on, on all servers; it is part of checkpoints. Not negative, and finite.
   /// Sync: of the step that is under way and all later ones. Every trainer sets it, or one does; of
-  /// several in one step the last trainer's counts.
+  /// several in one step the last trainer's counts. Async: at once; one trainer sets it, as of
+  /// several at once each server may take another one last. With Recovery::kPartial a server that
+  /// was lost comes back with the rate of its checkpoint, for its keys alone, and nothing is told:
+  /// set it again when Client::generation() has changed.
   virtual Status SetLearningRate(float rate) = 0;
-  /// The one that counts: what was set in a step of sync mode does when that has ended.
+  /// The one that counts: what was set in a step of sync mode does when that has ended. Asked is
+  /// server 0.
   virtual Result<float> LearningRate() = 0;
   virtual Result<std::uint64_t> Size() = 0;
   virtual Result<TableContent> Content() = 0;

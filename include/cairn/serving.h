@@ -203,7 +203,8 @@ class Model {
   virtual void Notify() = 0;
   /// Looks for something new now, on this thread. Only with follow = false.
   virtual Status Update() = 0;
-  /// Ends following for good, an update under way too; what is visible stays. By one thread.
+  /// Ends following for good, an update under way too; what is visible stays. By one thread,
+  /// and not from on_update.
   virtual void StopFollowing() = 0;
   virtual ModelStats stats() const = 0;
 };

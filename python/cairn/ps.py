@@ -142,7 +142,11 @@ class Table(RowsById):
         set is part of checkpoints, and comes back with them.
 
         In sync mode it counts for the step under way and all later ones: one trainer sets it, or
-        all do; of several rates for one step the last trainer's counts.
+        all do; of several rates for one step the last trainer's counts. In async mode it counts at
+        once: let one trainer set it, since of several at once each server may take another one
+        last. With recovery="partial" a server that was lost comes back with the rate of its
+        checkpoint, for its keys alone: set it again when client.status()[0]["generation"] has
+        changed. What is read is the first server's.
 
         >>> import cairn, cairn.ps
         >>> with cairn.ps.Server("runs/a") as server, cairn.ps.Client([f"127.0.0.1:{server.port}"]) as client:

@@ -63,6 +63,7 @@ Result<TestPostgresServer*> TestPostgresServer::Shared() {
 
 Result<std::unique_ptr<TestPostgresServer>> TestPostgresServer::Start() {
   std::unique_ptr<TestPostgresServer> server(new TestPostgresServer);
+  if (server->port_.number() == 0) return UnavailableError("no free port on 127.0.0.1");
   RETURN_IF_ERROR(server->Initialize());
   RETURN_IF_ERROR(server->Launch());
   return server;

@@ -357,7 +357,7 @@ Result<std::string> Holdings::MakeChange(std::uint32_t trainer, Kind kind, std::
       return InvalidArgumentError(
           fmt::format("table \"{}\": {} is no learning rate", table->options().name, rate));
     }
-    if (!sync_) {
+    if (!sync_) {  // of two trainers' at once another may come last at each server
       table->set_learning_rate(rate);
       return std::string();
     }

@@ -181,6 +181,27 @@ TEST_F(RateTest, AsyncItCountsAtOnceAndIsReplayed) {
   EXPECT_EQ(schedule.Weight(), -1);
 }
 
+TEST_F(RateTest, InModePartialItIsSetAgainWhenTheGenerationHasChanged) {
+  mode_ = Mode::kAsync;
+  recovery_ = Recovery::kPartial;
+  trainers_ = 1;
+  full_steps_.reset();
+  incremental_steps_.reset();
+  StartServers(2);
+  auto client = Connect(0).value();
+  Schedule schedule;
+  ASSERT_TRUE(schedule.Declare(client.get()).ok());
+  ASSERT_TRUE(schedule.table()->SetLearningRate(0.5F).ok());
+  const std::uint64_t before = client->generation();
+  Lose(1);
+  StartServer(1, 2);
+  EXPECT_EQ(schedule.Weight(), 0) << "meets the server that came back";
+  EXPECT_NE(client->generation(), before);
+  ASSERT_TRUE(schedule.table()->SetLearningRate(0.5F).ok());
+  ASSERT_TRUE(schedule.Push().ok());
+  EXPECT_EQ(schedule.Weight(), -0.5F);
+}
+
 TEST_F(RateTest, WhatIsNoneIsRefusedAndTheServersLive) {
   trainers_ = 1;
   for (const Mode mode : {Mode::kSync, Mode::kAsync}) {

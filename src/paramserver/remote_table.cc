@@ -162,7 +162,8 @@ Result<float> RemoteTableImpl::LearningRate() {
   RETURN_IF_ERROR(client_->Exchange(
       {.kind = Kind::kRate}, false,
       [&](int i, RequestHead head) -> std::optional<rpc::Message> {
-        if (i != 0) return std::nullopt;  // all have the same
+        // All have the same, but for where SetLearningRate says that they may not.
+        if (i != 0) return std::nullopt;
         head.id = ids_[0];
         return NewRequest(head, "");
       },

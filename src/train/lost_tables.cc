@@ -6,16 +6,17 @@
 
 namespace cairn {
 
-Status RefuseLostTables(const Restored& restored) {
+Status RefuseLostTables(const Restored& head) {
   std::string names;
-  for (const TableFacts& table : restored.info.tables) {
+  for (const TableFacts& table : head.info.tables) {
     names += (names.empty() ? "" : ", ") + ("\"" + table.name + "\"");
   }
   if (names.empty()) return Status::Ok();
   return MismatchError(fmt::format(
       "restore {}: it has the rows of {}, and no tables are given: they would be in no later "
-      "checkpoint. Make the tables before, and give them in `tables` (tracked arrays in `arrays`)",
-      restored.info.path, names));
+      "checkpoint. Nothing was changed. Make the tables before, and give them in `tables` (tracked "
+      "arrays in `arrays`)",
+      head.info.path, names));
 }
 
 }  // namespace cairn

@@ -219,13 +219,17 @@ class SessionImpl final : public TrainingSession {
     for (const SessionVariable& v : options_.variables) {
       request.into.push_back({.name = v.name, .dtype = v.dtype, .shape = v.shape, .data = v.data});
     }
+    Status lost;
+    if (options_.is_chief && options_.tables.empty() && options_.arrays.empty()) {
+      request.prepare = [&](const Restored& head, RestoreRequest*) {
+        return lost = RefuseLostTables(head);
+      };
+    }
     auto restored = checkpoints_->Restore(std::move(request));
+    RETURN_IF_ERROR(lost);
     if (restored.status().reason() == Reason::kMismatch) return OtherTraining(restored.status());
     ASSIGN_OR_RETURN(restored_, std::move(restored));
     if (!restored_) return Status::Ok();
-    if (options_.is_chief && options_.tables.empty() && options_.arrays.empty()) {
-      RETURN_IF_ERROR(RefuseLostTables(*restored_));
-    }
     scope_.MarkLoaded(restored_->skipped);
     step_ = saved_step_ = restored_->step;
     RETURN_IF_ERROR(StandOn(restored_->info));

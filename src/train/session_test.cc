@@ -386,6 +386,7 @@ TEST(TrainingSession, RefusesACheckpointOfAnotherTrainingWithWhatItsUserCanDo) {
   Training training;
   SessionOptions saved = training.Options(dir / "run");
   saved.variables[0].name = "model/w";
+  training.dense = {3, 4};
   ASSERT_TRUE(TrainingSession::Open(saved).value()->Close().ok());
   Training other;
   SessionOptions options = other.Options(dir / "run");
@@ -404,8 +405,11 @@ TEST(TrainingSession, RefusesACheckpointOfAnotherTrainingWithWhatItsUserCanDo) {
   options.tables.clear();  // their rows would be in no later checkpoint
   EXPECT_EQ(refused().reason(), Reason::kMismatch);
   EXPECT_THAT(std::string(refused().message()), testing::HasSubstr("embedding"));
+  EXPECT_THAT(std::string(refused().message()), testing::HasSubstr("Nothing was changed"));
+  EXPECT_EQ(other.dense, Training().dense);
   options.is_chief = false;
   EXPECT_TRUE(TrainingSession::Open(options).ok());
+  EXPECT_EQ(other.dense, training.dense);
 }
 
 TEST(TrainingSession, RefusesWhatCannotBe) {

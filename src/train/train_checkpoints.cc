@@ -81,13 +81,15 @@ Result<std::optional<TrainCheckpoints::Resumed>> TrainCheckpoints::Restore() {
   if (options_.private_parts && options_.num_trainers > 1) {
     RETURN_IF_ERROR(RefuseUnmergedParts(env_));
   }
-  ASSIGN_OR_RETURN(auto restored,
-                   tables_->Restore({.into = options_.model, .strict = options_.strict}));
-  if (!restored) return std::optional<Resumed>();
+  RestoreRequest request{.into = options_.model, .strict = options_.strict};
   // Of several trainers others may have them.
   const bool alone =
       options_.num_trainers == 1 && options_.tables.empty() && options_.arrays.empty();
-  if (alone && options_.strict) RETURN_IF_ERROR(RefuseLostTables(*restored));
+  if (alone && options_.strict) {
+    request.prepare = [](const Restored& head, RestoreRequest*) { return RefuseLostTables(head); };
+  }
+  ASSIGN_OR_RETURN(auto restored, tables_->Restore(std::move(request)));
+  if (!restored) return std::optional<Resumed>();
   for (const auto& [name, reason] : restored->skipped) {
     LogWarning(fmt::format("resume: \"{}\" was not restored: {}", name, reason));
   }

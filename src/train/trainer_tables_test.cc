@@ -167,10 +167,12 @@ TEST_F(TrainerTablesTest, RowsThatWouldBeInNoLaterCheckpointAreNotLostInSilence)
     ASSERT_TRUE(RunSparse(trainer.get(), &training).ok());
     ASSERT_TRUE(trainer->Close().ok());
   }
-  TrainerOptions options = Options(&training);
+  SparseTraining fresh;
+  TrainerOptions options = Options(&fresh);
   const auto refused = OpenTrainer(options, Env());
   EXPECT_EQ(refused.status().reason(), Reason::kMismatch) << refused.status().ToString();
   EXPECT_THAT(std::string(refused.status().message()), testing::HasSubstr("users"));
+  EXPECT_TRUE(fresh.SameState(SparseTraining())) << "changed before it was refused";
   options.strict = false;
   EXPECT_TRUE(OpenTrainer(options, Env()).ok());
 }

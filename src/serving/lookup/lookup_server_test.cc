@@ -283,6 +283,7 @@ TEST_F(LookupServerTest, ClientsOverTheLimitAreTurnedAway) {
 
 TEST_F(LookupServerTest, AClientFindsAServerThatWasStartedAgain) {
   const HeldPort port;
+  ASSERT_NE(port.number(), 0);
   LookupServerOptions same;
   same.listen = "127.0.0.1:" + std::to_string(port.number());
   Start(same);

@@ -124,6 +124,10 @@ bool TestS3Server::Start() {
   if (program.empty()) return false;
   std::string pattern = ::testing::TempDir() + "/cairn-s3-XXXXXX";
   if (mkdtemp(pattern.data()) == nullptr) return false;
+  if (port() == 0 || console_port_.number() == 0) {
+    ADD_FAILURE() << "no free port on 127.0.0.1";
+    return false;
+  }
   directory_ = pattern;
   process_ = fork();
   if (process_ == 0) Run(program);

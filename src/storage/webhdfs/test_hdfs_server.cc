@@ -47,6 +47,9 @@ Result<TestHdfsServer*> TestHdfsServer::Shared() {
 Result<std::unique_ptr<TestHdfsServer>> TestHdfsServer::Start(const Options& options) {
   std::unique_ptr<TestHdfsServer> server(new TestHdfsServer);
   server->options_ = options;
+  if (server->http_port() == 0 || server->rpc_port() == 0 || server->data_port() == 0) {
+    return UnavailableError("no free port on 127.0.0.1");
+  }
   RETURN_IF_ERROR(server->Launch());
   return server;
 }
