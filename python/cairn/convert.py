@@ -211,8 +211,11 @@ def _convert(
         if goal == "safetensors":
             state = _write_safetensors(state, where, left_out)
         else:
+            none = any(value is None for _, value in _leaves(state, ""))
             state = _for_torch(state, "", left_out, goal)
-            if state is _OUT:
+            if goal == "dcp":
+                left_out += _empty_dicts(state)
+            if state is _OUT or (left_out and not none and _only_none(state)):
                 raise Invalid(f"{_location.text_of(source)}: it holds nothing that {goal} can")
             if goal == "torch":
                 _write_torch(state, where)
@@ -221,6 +224,11 @@ def _convert(
         path = str(where)
     sizes = [_nbytes(value) for _, value in _leaves(state, "") if _arrays.is_array(value)]
     return Converted(kind, goal, path, len(sizes), sum(sizes), left_out)
+
+
+def _only_none(state: Any) -> bool:
+    """True for a state of nothing but containers, and None for what was left out of lists."""
+    return all(value is None for _, value in _leaves(state, ""))
 
 
 def _nbytes(array: Any) -> int:
@@ -542,9 +550,6 @@ def _by_index(where: Path, index: Path, load: Any) -> Dict[str, Any]:
 
 def _write_safetensors(state: Any, target: Path, left_out: List[str]) -> Dict[str, Any]:
     """Gives what it wrote, and adds the names of what safetensors cannot hold."""
-    if target.suffix != ".safetensors":
-        target.mkdir(parents=True, exist_ok=True)
-        target = target / "model.safetensors"
     arrays: Dict[str, Any] = {}
     for name, value in _leaves(state, ""):
         # The one kind that needs a word beside it and is known to the format.
@@ -560,6 +565,9 @@ def _write_safetensors(state: Any, target: Path, left_out: List[str]) -> Dict[st
         import safetensors.numpy
     except ImportError:
         raise Invalid("safetensors files need safetensors: pip install safetensors") from None
+    if target.suffix != ".safetensors":
+        target.mkdir(parents=True, exist_ok=True)
+        target = target / "model.safetensors"
     with _replacing(target) as part:
         if any(_arrays.is_torch(value) for value in arrays.values()):
             import safetensors.torch
@@ -601,6 +609,32 @@ def _read_dcp(where: Path) -> Any:
     from ._dcp_folder import read_folder
 
     return read_folder(where)
+
+
+def _empty_dicts(state: Any) -> List[str]:
+    """Names of the empty dicts, which leave no trace where torch's folders take dicts apart."""
+    _torch()
+    from ._dcp_folder import paths_of
+
+    if not isinstance(state, dict):
+        return []
+    kept = paths_of(state)
+    found: List[str] = []
+
+    def look(value: Any, name: str, path: Tuple[Any, ...]) -> None:
+        if path in kept:  # stored as a whole
+            return
+        if isinstance(value, dict):
+            if not value and path:
+                found.append(name)
+            for key, item in value.items():
+                look(item, _tree.join(name, key), (*path, str(key)))
+        elif isinstance(value, list):
+            for i, item in enumerate(value):
+                look(item, _tree.join(name, i), (*path, i))
+
+    look(state, "", ())
+    return found
 
 
 def _write_dcp(state: Any, target: Path, force: bool) -> None:

@@ -277,9 +277,38 @@ def test_tensors_without_plain_memory_are_kept_or_left_out_by_name(tmp_path, to)
         assert torch.equal(found["in"]["sparse"].to_dense(), torch.eye(3))
         assert (done.left_out, done.arrays, done.bytes) == ([], 3, 8 + 36 + 3)
     else:
-        named = ["in/sparse", "quantized"]
+        named = ["in/sparse", "quantized"] + (["in"] if to == "dcp" else [])
         assert (done.left_out, done.arrays, done.bytes) == (named, 1, 8)
         assert list(read(tmp_path / "out.pt")) == ["w"]
+
+
+def test_empty_dicts_are_left_out_of_distributed_folders_by_name(tmp_path):
+    state = {
+        "w": torch.ones(1),
+        "a": {"b": {}},
+        "steps": [{"x": torch.ones(1)}, {}],
+        "whole": ({}, {"x": 1}),
+        "list": [],
+        7: {},
+    }
+    done = convert_state(state, tmp_path, "dcp")
+    assert done.left_out == ["a/b", "steps/1", "7"]
+    found = read(tmp_path / "out.pt")
+    assert set(found) == {"w", "steps", "whole", "list"}
+    assert (found["whole"], found["list"]) == (({}, {"x": 1}), [])
+
+
+@pytest.mark.parametrize("to", ["torch", "dcp", "safetensors"])
+def test_a_state_of_which_all_is_left_out_makes_no_file(tmp_path, to):
+    for state in ({"rng": random.Random(1)}, {"a": {"rng": [random.Random(1)]}}):
+        cairn.save(tmp_path / "run", state)
+        with pytest.raises(cairn.Invalid, match="nothing"):
+            convert(tmp_path / "run", tmp_path / "out.pt", to=to)
+        assert not (tmp_path / "out.pt").exists()
+    cairn.save(tmp_path / "run", {"rng": random.Random(1), "none": None})
+    if to != "safetensors":
+        assert convert(tmp_path / "run", tmp_path / "out.pt", to=to).left_out == ["rng"]
+        assert read(tmp_path / "out.pt") == {"none": None}
 
 
 @pytest.mark.parametrize("to", ["torch", "dcp"])
