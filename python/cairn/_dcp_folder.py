@@ -6,10 +6,11 @@ import enum
 import pickle
 import warnings
 from pathlib import Path
-from typing import Any, Dict, Type
+from typing import Any, Dict, Set, Tuple, Type
 
 import torch
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
 from torch.distributed.checkpoint.metadata import Metadata
@@ -121,6 +122,14 @@ def read_folder(where: Path) -> Dict[str, Any]:
     except CheckpointException as error:
         raise _said_by(error, Corruption, f"{where} cannot be read") from None
     return state
+
+
+def paths_of(state: Dict[str, Any]) -> Set[Tuple[Any, ...]]:
+    """Keys and indices (keys as text) of each value that a folder would hold."""
+    try:
+        return set(flatten_state_dict(state)[1].values())
+    except ValueError:
+        return set()  # two have one name: write_folder says so
 
 
 def write_folder(state: Dict[str, Any], where: Path) -> None:

@@ -209,19 +209,33 @@ def _convert(
         _check_replaceable(where, goal)
         where.parent.mkdir(parents=True, exist_ok=True)
         if goal == "safetensors":
-            left_out += _write_safetensors(state, where)
+            state = _write_safetensors(state, where, left_out)
         else:
-            state = _for_torch(state, "", left_out)
-            if state is _OUT:
+            none = any(value is None for _, value in _leaves(state, ""))
+            state = _for_torch(state, "", left_out, goal)
+            if goal == "dcp":
+                left_out += _empty_dicts(state)
+            if state is _OUT or (left_out and not none and _only_none(state)):
                 raise Invalid(f"{_location.text_of(source)}: it holds nothing that {goal} can")
             if goal == "torch":
                 _write_torch(state, where)
             else:
                 _write_dcp(state, where, force)
         path = str(where)
-    arrays = [(n, a) for n, a in _leaves(state, "") if n not in left_out]
-    sizes = [_arrays.source(a, n).nbytes for n, a in arrays if _arrays.is_array(a)]
+    sizes = [_nbytes(value) for _, value in _leaves(state, "") if _arrays.is_array(value)]
     return Converted(kind, goal, path, len(sizes), sum(sizes), left_out)
+
+
+def _only_none(state: Any) -> bool:
+    """True for a state of nothing but containers, and None for what was left out of lists."""
+    return all(value is None for _, value in _leaves(state, ""))
+
+
+def _nbytes(array: Any) -> int:
+    """Of any array: of sparse tensors, those of the dense one."""
+    if _arrays.is_torch(array):
+        return int(array.numel()) * int(array.element_size())
+    return int(_typed(array).nbytes)
 
 
 def _check_replaceable(where: Path, goal: str) -> None:
@@ -405,17 +419,26 @@ def _write_torch(state: Any, target: Path) -> None:
 _OUT = object()
 
 
-def _for_torch(value: Any, name: str, left_out: List[str]) -> Any:
+def _for_torch(value: Any, name: str, left_out: List[str], goal: str) -> Any:
     """A state as torch.load(weights_only=True) gives it back: arrays as tensors, NumPy's numbers as
     Python's. What it would refuse is left out; in lists and tuples None stands for it."""
     if type(value) in (dict, collections.OrderedDict):
-        made = {k: _for_torch(v, _tree.join(name, k), left_out) for k, v in value.items()}
-        return type(value)((k, item) for k, item in made.items() if item is not _OUT)
+        made = []
+        for key, item in value.items():
+            place = _tree.join(name, key)
+            if _weights_only_takes(key):
+                made.append((key, _for_torch(item, place, left_out, goal)))
+            else:
+                left_out.append(place)
+        return type(value)((key, item) for key, item in made if item is not _OUT)
     if type(value) in (list, tuple):
-        items = [_for_torch(v, _tree.join(name, i), left_out) for i, v in enumerate(value)]
+        items = [_for_torch(v, _tree.join(name, i), left_out, goal) for i, v in enumerate(value)]
         return type(value)(None if item is _OUT else item for item in items)
     if type(value) is not bytearray and _arrays.is_array(value):
-        if _arrays.is_torch(value) or _special(value) in (None, "complex64", "complex128"):
+        if _arrays.is_torch(value):  # of any layout in a file; folders hold plain memory
+            if goal == "torch" or _stands_for(value) != _NOT_PLAIN:
+                return value
+        elif _stands_for(value) in (None, "complex64", "complex128"):
             return _tensor(value, name)
     else:
         if isinstance(value, np.generic) and value.dtype.kind in "biufc":
@@ -426,13 +449,24 @@ def _for_torch(value: Any, name: str, left_out: List[str]) -> Any:
     return _OUT
 
 
-def _special(value: Any) -> Optional[str]:
+_NOT_PLAIN = "not plain memory"
+
+
+def _stands_for(value: Any) -> Optional[str]:
     """What the elements of an array stand for, when other programs would not know it."""
-    return _arrays.meaning(_arrays.source(_typed(value), "").note)
+    try:
+        return _arrays.meaning(_arrays.source(_typed(value), "").note)
+    except Invalid:  # sparse and quantized tensors, which torch files hold
+        return _NOT_PLAIN
+
+
+_INT_BITS = 2000  # torch reads integers back that need less than 256 bytes
 
 
 def _weights_only_takes(value: Any) -> bool:
-    if value is None or type(value) in (bool, int, float, str):
+    if value is None or type(value) in (bool, float, str):
+        return True
+    if type(value) is int and value.bit_length() <= _INT_BITS:
         return True
     torch, data = _torch(), _io.BytesIO()
     try:
@@ -514,25 +548,26 @@ def _by_index(where: Path, index: Path, load: Any) -> Dict[str, Any]:
     return {tensor: loaded[name][tensor] for tensor, name in weight_map.items()}
 
 
-def _write_safetensors(state: Any, target: Path) -> List[str]:
-    """Gives the names of what safetensors cannot hold."""
-    if target.suffix != ".safetensors":
-        target.mkdir(parents=True, exist_ok=True)
-        target = target / "model.safetensors"
+def _write_safetensors(state: Any, target: Path, left_out: List[str]) -> Dict[str, Any]:
+    """Gives what it wrote, and adds the names of what safetensors cannot hold."""
     arrays: Dict[str, Any] = {}
-    left_out: List[str] = []
     for name, value in _leaves(state, ""):
         # The one kind that needs a word beside it and is known to the format.
-        if _arrays.is_array(value) and _special(value) in (None, "complex64"):
+        if _arrays.is_array(value) and _stands_for(value) in (None, "complex64"):
             arrays[_another(name or "value", arrays)] = _typed(value)
         else:
             left_out.append(name or "the state")
     if not arrays:
-        raise Invalid("there is no array in the state, and safetensors holds nothing else")
+        raise Invalid(
+            "there is no array in the state that safetensors can hold, and they hold nothing else"
+        )
     try:
         import safetensors.numpy
     except ImportError:
         raise Invalid("safetensors files need safetensors: pip install safetensors") from None
+    if target.suffix != ".safetensors":
+        target.mkdir(parents=True, exist_ok=True)
+        target = target / "model.safetensors"
     with _replacing(target) as part:
         if any(_arrays.is_torch(value) for value in arrays.values()):
             import safetensors.torch
@@ -542,7 +577,7 @@ def _write_safetensors(state: Any, target: Path) -> List[str]:
         else:
             plain = {name: np.asarray(value, order="C") for name, value in arrays.items()}
             safetensors.numpy.save_file(plain, part)
-    return left_out
+    return arrays
 
 
 def _another(name: str, names: Collection[str]) -> str:
@@ -574,6 +609,32 @@ def _read_dcp(where: Path) -> Any:
     from ._dcp_folder import read_folder
 
     return read_folder(where)
+
+
+def _empty_dicts(state: Any) -> List[str]:
+    """Names of the empty dicts, which leave no trace where torch's folders take dicts apart."""
+    _torch()
+    from ._dcp_folder import paths_of
+
+    if not isinstance(state, dict):
+        return []
+    kept = paths_of(state)
+    found: List[str] = []
+
+    def look(value: Any, name: str, path: Tuple[Any, ...]) -> None:
+        if path in kept:  # stored as a whole
+            return
+        if isinstance(value, dict):
+            if not value and path:
+                found.append(name)
+            for key, item in value.items():
+                look(item, _tree.join(name, key), (*path, str(key)))
+        elif isinstance(value, list):
+            for i, item in enumerate(value):
+                look(item, _tree.join(name, i), (*path, i))
+
+    look(state, "", ())
+    return found
 
 
 def _write_dcp(state: Any, target: Path, force: bool) -> None:

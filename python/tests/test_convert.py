@@ -223,6 +223,94 @@ def test_arrays_of_all_kinds_keep_their_values(tmp_path, target, with_torch):
         assert np.array_equal(np.asarray(found[name]), np.asarray(value)), name
 
 
+@pytest.mark.parametrize("source", ["torch", "cairn"])
+def test_parameters_stay_parameters_in_torch_files(tmp_path, source):
+    wanted = {
+        "w": torch.nn.Parameter(torch.ones(2)),
+        "frozen": torch.nn.Parameter(torch.ones(3), requires_grad=False),
+        "x": torch.ones(1, requires_grad=True),
+    }
+    torch.save(wanted, tmp_path / "in.pt")
+    if source == "cairn":
+        convert(tmp_path / "in.pt", tmp_path / "run")
+    convert(tmp_path / ("run" if source == "cairn" else "in.pt"), tmp_path / "out.pt", to="torch")
+    found = torch.load(tmp_path / "out.pt", weights_only=True)
+    for name, value in wanted.items():
+        assert type(found[name]) is type(value), name
+        assert found[name].requires_grad == value.requires_grad, name
+        assert torch.equal(found[name], value), name
+    for to in ("safetensors", "dcp"):
+        convert(tmp_path / "in.pt", tmp_path / to, to=to)
+        assert torch.equal(read(tmp_path / to)["w"], torch.ones(2))
+
+
+@pytest.mark.parametrize("to", ["torch", "dcp"])
+def test_keys_and_integers_that_torch_does_not_read_again_are_left_out(tmp_path, to):
+    state = {"w": torch.ones(2), b"": 1, 1 << 3000: 2, "big": 1 << 3000, "fits": 1 << 1999, 5: 6}
+    done = convert_state(state | {"in": {"x": 0, (1, b""): 1}}, tmp_path, to)
+    found = read(tmp_path / "out.pt")
+    assert found.pop("w").tolist() == [1, 1]
+    five = 5 if to == "torch" else "5"  # folders make texts of all keys
+    assert found == {"fits": 1 << 1999, five: 6, "in": {"x": 0}}
+    assert done.left_out == [str(b""), str(1 << 3000), "big", "in/(1, b'')"]
+
+
+def convert_state(state, tmp_path, to):
+    """What a pickle of torch may hold, and a repository not always."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cairn.convert, "read", lambda path: state)
+        torch.save({}, tmp_path / "some.pt")
+        return convert(tmp_path / "some.pt", tmp_path / "out.pt", to=to)
+
+
+@pytest.mark.parametrize("to", ["torch", "safetensors", "dcp"])
+def test_tensors_without_plain_memory_are_kept_or_left_out_by_name(tmp_path, to):
+    state = {
+        "w": torch.ones(2),
+        "in": {"sparse": torch.eye(3).to_sparse()},
+        "quantized": torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8),
+    }
+    torch.save(state, tmp_path / "in.pt")
+    done = convert(tmp_path / "in.pt", tmp_path / "out.pt", to=to)
+    if to == "torch":
+        found = torch.load(tmp_path / "out.pt", weights_only=True)
+        assert torch.equal(found["in"]["sparse"].to_dense(), torch.eye(3))
+        assert (done.left_out, done.arrays, done.bytes) == ([], 3, 8 + 36 + 3)
+    else:
+        named = ["in/sparse", "quantized"] + (["in"] if to == "dcp" else [])
+        assert (done.left_out, done.arrays, done.bytes) == (named, 1, 8)
+        assert list(read(tmp_path / "out.pt")) == ["w"]
+
+
+def test_empty_dicts_are_left_out_of_distributed_folders_by_name(tmp_path):
+    state = {
+        "w": torch.ones(1),
+        "a": {"b": {}},
+        "steps": [{"x": torch.ones(1)}, {}],
+        "whole": ({}, {"x": 1}),
+        "list": [],
+        7: {},
+    }
+    done = convert_state(state, tmp_path, "dcp")
+    assert done.left_out == ["a/b", "steps/1", "7"]
+    found = read(tmp_path / "out.pt")
+    assert set(found) == {"w", "steps", "whole", "list"}
+    assert (found["whole"], found["list"]) == (({}, {"x": 1}), [])
+
+
+@pytest.mark.parametrize("to", ["torch", "dcp", "safetensors"])
+def test_a_state_of_which_all_is_left_out_makes_no_file(tmp_path, to):
+    for state in ({"rng": random.Random(1)}, {"a": {"rng": [random.Random(1)]}}):
+        cairn.save(tmp_path / "run", state)
+        with pytest.raises(cairn.Invalid, match="nothing"):
+            convert(tmp_path / "run", tmp_path / "out.pt", to=to)
+        assert not (tmp_path / "out.pt").exists()
+    cairn.save(tmp_path / "run", {"rng": random.Random(1), "none": None})
+    if to != "safetensors":
+        assert convert(tmp_path / "run", tmp_path / "out.pt", to=to).left_out == ["rng"]
+        assert read(tmp_path / "out.pt") == {"none": None}
+
+
 @pytest.mark.parametrize("to", ["torch", "dcp"])
 def test_what_a_torch_file_cannot_hold_is_left_out_by_name(tmp_path, to):
     state = {
@@ -273,6 +361,12 @@ def test_keys_that_make_the_same_name_lose_no_array(tmp_path):
     convert(tmp_path / "run", tmp_path / "out.safetensors")
     found = read(tmp_path / "out.safetensors")
     assert {name: float(array[0]) for name, array in found.items()} == {"a/b": 0, "a/b~2": 1}
+
+
+def test_an_array_with_the_name_of_a_value_is_counted(tmp_path):
+    cairn.save(tmp_path / "run", {"a": {"b": np.zeros(4)}, "a/b": 3})
+    done = convert(tmp_path / "run", tmp_path / "out.safetensors")
+    assert (done.arrays, done.bytes, done.left_out) == (1, 32, ["a/b"])
 
 
 def test_distributed_folders_and_back(state, tmp_path):
