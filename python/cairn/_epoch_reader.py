@@ -110,8 +110,8 @@ class EpochReader:
 
     def _begun(self, epoch: int) -> Iterator[Any]:
         current = self.open(epoch)
-        if callable(getattr(current, "_cairn_begin_epoch", None)):  # of whose first epoch somebody may have read
-            current._cairn_begin_epoch(epoch)
+        if callable(getattr(current, "_cairn_begin_epoch", None)):
+            current._cairn_begin_epoch(epoch)  # of whose first epoch somebody may have read
         elif callable(getattr(current, "set_epoch", None)):
             current.set_epoch(epoch)
         self._epoch_generators = states_of(self._generators())

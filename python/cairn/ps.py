@@ -17,7 +17,6 @@ A trainer that `cairn ps run` started finds its servers by itself::
 from __future__ import annotations
 
 import json
-import math
 import os
 from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
@@ -166,9 +165,10 @@ class Table(RowsById):
 
     @learning_rate.setter
     def learning_rate(self, rate: float) -> None:
-        rate = float(np.float32(_learning_rate(self.name, rate)))  # as the servers have it
-        if not math.isfinite(rate):
+        rate = _learning_rate(self.name, rate)
+        if rate > float(np.finfo(np.float32).max):
             raise Invalid(f"table {self.name!r}: learning_rate is too large: {rate}")
+        rate = float(np.float32(rate))  # as the servers have it
         moment = self._moment()
         self._native.set_learning_rate(rate)
         self._set_rate = (moment, rate) if self._client.mode == "sync" else None

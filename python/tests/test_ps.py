@@ -5,6 +5,7 @@ import re
 import signal
 import threading
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -898,6 +899,10 @@ def test_a_learning_rate_is_set_on_the_servers(client):
     for wrong in (-1, float("nan"), float("inf"), 1e300, "0.1", None, True):
         with pytest.raises(cairn.Invalid, match="users.*learning_rate"):
             users.learning_rate = wrong
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(cairn.Invalid, match=r"too large: 1e\+300"):
+            users.learning_rate = 1e300
     assert users.learning_rate == 1.0
 
 
@@ -912,7 +917,9 @@ def test_a_learning_rate_comes_back_with_the_checkpoint(tmp_path):
         users.learning_rate = 0.125
         client.end_step()
         client.end_step()
+        deadline = time.monotonic() + 60
         while client.status()[0]["saving"] or client.status()[0]["saves"] == 0:
+            assert time.monotonic() < deadline, client.status()
             time.sleep(0.01)
     with cairn.ps.Server(tmp_path / "run") as server:
         client, users = begin(server)

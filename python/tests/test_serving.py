@@ -141,11 +141,16 @@ def test_a_closed_model_follows_no_more_while_a_view_of_it_is_left(tmp_path):
     with job.session:
         job.run(1)
         job.export(tmp_path / "export")
+    serving.Model(tmp_path / "export", job.directory, follow=False).close()  # starts what all share
+    before = set(os.listdir("/proc/self/task"))
     with serving.Model(tmp_path / "export", job.directory) as model:
         view = model.view()
-        model.predict(FEED)
-        threads = set(os.listdir("/proc/self/task"))
-    assert threads - set(os.listdir("/proc/self/task"))
+        follower = set(os.listdir("/proc/self/task")) - before
+        assert len(follower) == 1
+    deadline = time.monotonic() + 20
+    while follower & set(os.listdir("/proc/self/task")):  # one that was joined may still be listed
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     assert view.predict(FEED)["score"].shape == (2, DIM)
 
 
