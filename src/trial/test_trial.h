@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -205,12 +206,20 @@ class FakeRepositories final : public RepositoryAccess {
       return FailedPreconditionError(repository + " belongs to another job");
     }
     if (runs_[repository] > owner.run) return FailedPreconditionError("an older run");
+    while (held_.contains(repository)) changed_.Wait(&mu_);
+    std::vector<std::string> gone;
     for (const std::string& id : ids) {
-      std::erase_if(found_[repository], [&](const auto& one) { return one.id == id; });
+      std::vector<FoundCheckpoint>& there = found_[repository];
+      if (std::ranges::any_of(there, [&](const auto& one) { return one.id == id && one.pinned; })) {
+        continue;
+      }
+      std::erase_if(there, [&](const auto& one) { return one.id == id; });
+      gone.push_back(id);
       removed_.push_back(id);
     }
     changed_.NotifyAll();
-    return ids;
+    if (gone.empty() && !ids.empty()) return FailedPreconditionError(ids.front() + " is pinned");
+    return gone;
   }
   Status Tidy(const std::string& repository, const Owner& owner) override {
     MutexLock hold(&mu_);

@@ -327,6 +327,9 @@ class TrialEngine {
                             const std::string& reason) EXCLUDES(mu_);
   Result<Removed> LeaveToRun(const std::string& trial, const std::vector<std::string>& ids,
                              const std::string& reason) REQUIRES(mu_);
+  /// Takes back what was written down about those that are not gone: whoever asked is told so.
+  void KeepAfterAll(const std::string& trial, const std::vector<std::string>& asked,
+                    const std::vector<std::string>& gone) EXCLUDES(mu_);
   /// Removes from the repository and records what is gone, which it returns.
   Result<std::vector<std::string>> Remove(const std::string& trial, const std::string& repository,
                                           const std::vector<Removal>& removals) EXCLUDES(mu_);

@@ -268,17 +268,30 @@ Result<TrialEngine::Removed> TrialEngine::RemoveNow(const std::string& trial,
     if (record->core.live) return left;
     repository = Locate(RepositoryOf(*record));
   }
-  RETURN_IF_ERROR(WaitDurable());
   std::vector<Removal> removals;
   for (const std::string& id : ids)
     removals.push_back({.trial = trial, .id = id, .reason = reason});
-  Result<std::vector<std::string>> gone = Remove(trial, repository, removals);
-  if (!gone.ok()) {
-    MutexLock hold(&mu_);
-    RETURN_IF_ERROR(LeaveToRun(trial, ids, "").status());  // whoever asked is told that they stay
-    return gone.status();
-  }
+  const Status written = WaitDurable();
+  Result<std::vector<std::string>> gone = std::vector<std::string>();
+  if (written.ok()) gone = Remove(trial, repository, removals);
+  KeepAfterAll(trial, ids, gone.ok() ? *gone : std::vector<std::string>());
+  RETURN_IF_ERROR(written);
+  RETURN_IF_ERROR(gone.status());
   return Removed{.gone = *std::move(gone), .left_to_run = {}};
+}
+
+void TrialEngine::KeepAfterAll(const std::string& trial, const std::vector<std::string>& asked,
+                               const std::vector<std::string>& gone) {
+  MutexLock hold(&mu_);
+  for (const std::string& id : asked) {
+    if (std::ranges::find(gone, id) != gone.end()) continue;
+    const CheckpointRecord* known = Find(trial)->Find(id);
+    if (known == nullptr || known->state != CheckpointState::kCompleted) continue;
+    if (known->unwanted.empty()) continue;  // whoever pinned it meanwhile keeps his pin
+    Emit(trial, 0, EventKind::kCheckpointPinned,
+         Value::Object{{"id", id}, {"pinned", known->pinned}})
+        .IgnoreError("why they stay says more; a log that is lost decides elsewhere");
+  }
 }
 
 Result<TrialEngine::Removed> TrialEngine::LeaveToRun(const std::string& trial,
@@ -335,7 +348,11 @@ void TrialEngine::EndRemovals() {
   }
   for (const std::string& id : cut_off) {
     PostStorage(id, [this, id] {
-      // Also the newest, which no rule takes and a user may.
+      {
+        MutexLock hold(&mu_);
+        if (Find(id)->core.live) return;  // begun meanwhile: it does it, and saves beside a listing
+      }
+      // Also the newest is gone where its files are, which no rule takes and a user may.
       RegisterFound(id).IgnoreError("it is read again before its next run");
       Retain(id);
     });

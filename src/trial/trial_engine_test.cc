@@ -423,6 +423,9 @@ class RemovalsOfTheDead : public TrialEngineTest {
     launcher_.End("1.1", {.code = 0});
     engine_->WaitForRest("1", seconds(20)).value();
   }
+  CheckpointRecord Known(const std::string& id) {
+    return *engine_->Get("1").value().record.Find(id);
+  }
   /// Those that are on record as there, once that is `count` of them.
   std::vector<std::string> Left(std::size_t count) {
     std::vector<std::string> left;
@@ -471,6 +474,48 @@ TEST_F(RemovalsOfTheDead, ARemovalThatIsRefusedIsNotMadeUpForLater) {
   Restart();
   EXPECT_EQ(engine_->PreviewRetention("1", {}).value(), std::vector<Removal>{});
   EXPECT_EQ(Left(3).size(), 3u);
+}
+
+TEST_F(RemovalsOfTheDead, WhoeverPinsOneMeanwhileKeepsHisPin) {
+  MakeEnded();
+  repositories_.Hold("/s/e/1");
+  auto removed = std::async(std::launch::async, [&] {
+    return engine_->RemoveCheckpoints("1", {"c1"}, "removed by ada").status();
+  });
+  while (Known("c1").unwanted.empty()) std::this_thread::sleep_for(milliseconds(1));
+  ASSERT_TRUE(engine_->Pin("1", "c1", true).ok());
+  repositories_.Release();
+  EXPECT_TRUE(removed.get().Is(Code::kFailedPrecondition));
+  EXPECT_TRUE(Known("c1").pinned);
+  EXPECT_EQ(Known("c1").unwanted, "");
+}
+
+TEST_F(RemovalsOfTheDead, OneOfSeveralThatIsKeptIsNotRemovedLater) {
+  MakeEnded();
+  ASSERT_TRUE(repositories_.Pin("/s/e/1", "c2", true).ok());  // not through the engine
+  const auto removed = engine_->RemoveCheckpoints("1", {"c1", "c2"}, "removed by ada");
+  EXPECT_EQ(removed.value().gone, (std::vector<std::string>{"c1"}));
+  ASSERT_TRUE(repositories_.Pin("/s/e/1", "c2", false).ok());
+  Restart();
+  EXPECT_EQ(engine_->PreviewRetention("1", {}).value(), std::vector<Removal>{});
+  EXPECT_EQ(Left(2), (std::vector<std::string>{"c2", "c3"}));
+}
+
+TEST_F(RemovalsOfTheDead, ARemovalThatTheLogDoesNotTakeInTimeIsNotMadeUpForLater) {
+  answer_timeout_ = seconds(10);
+  MakeEnded();
+  log_.Fail(UnavailableError("full"));
+  auto removed = std::async(std::launch::async, [&] {
+    return engine_->RemoveCheckpoints("1", {"c1"}, "removed by ada").status();
+  });
+  while (removed.wait_for(milliseconds(1)) != std::future_status::ready) {
+    clock_.Advance(answer_timeout_);
+  }
+  EXPECT_FALSE(removed.get().ok());
+  log_.Fail(Status::Ok());
+  ASSERT_TRUE(engine_->SetRetention("1", {}).ok());
+  EXPECT_EQ(engine_->PreviewRetention("1", {}).value(), std::vector<Removal>{});
+  EXPECT_TRUE(repositories_.removed().empty());
 }
 
 TEST_F(TrialEngineTest, WhatAUserRemovesFromALivingRunIsLeftToTheRun) {
