@@ -538,6 +538,7 @@ Status Experiments::SetPolicy(std::int64_t experiment, const RetentionPolicy& po
 
 Status Experiments::ApplyPolicy(std::int64_t experiment) {
   ASSIGN_OR_RETURN(const auto entry, Load(experiment));
+  RETURN_IF_ERROR(EndDoubt(experiment, entry.get()));  // one that is not listed yet has old rules
   ASSIGN_OR_RETURN(const std::vector<TrialRow> trials, TrialsOf(experiment));
   for (const TrialRow& trial : trials) {
     RETURN_IF_ERROR(options_.engine->SetRetention(trial.id, entry->config.retention));
@@ -553,11 +554,13 @@ bool Experiments::ApplyPolicies(bool tell) {
   for (const auto& [name, nothing] : *pending) {
     const auto experiment = ExperimentId(std::string_view(name).substr(kPolicy.size()));
     Status status = experiment.status();
+    bool gone = !experiment.ok();
     if (experiment.ok()) {
       MutexLock turn(&turn_);
-      status = ApplyPolicy(*experiment);
+      gone = Load(*experiment).status().Is(Code::kNotFound);
+      if (!gone) status = ApplyPolicy(*experiment);
     }
-    if (status.Is(Code::kNotFound)) status = options_.catalog->DeleteSetting(name);
+    if (gone) status = options_.catalog->DeleteSetting(name);
     if (status.ok()) continue;
     applied = false;
     if (tell) {

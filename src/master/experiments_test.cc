@@ -38,10 +38,10 @@ class ExperimentsTest : public ::testing::Test {
  protected:
   void SetUp() override {
     catalog_ = Catalog::Open({.url = "sqlite:" + (directory_ / "cairn.db")}).value();
-    Open();
+    Open(&catalog_->events());
   }
-  void Open() {
-    log_ = std::make_unique<ShutLog>(&catalog_->events());
+  void Open(EventLog* log) {
+    log_ = std::make_unique<ShutLog>(log);
     engine_ = TrialEngine::Open({.log = log_.get(),
                                  .launcher = &launcher_,
                                  .repositories = &repositories_,
@@ -63,9 +63,10 @@ class ExperimentsTest : public ::testing::Test {
     engine_.reset();
   }
   /// As kill -9: what the log did not take never happened.
-  void Restart() {
+  void Restart() { Restart(&catalog_->events()); }
+  void Restart(EventLog* log) {
     TearDown();
-    Open();
+    Open(log);
   }
 
   std::vector<TrialRow> TrialsOf(std::int64_t experiment) {
@@ -126,6 +127,37 @@ TEST_F(ExperimentsTest, RulesThatTheLogDidNotTakeInTimeAreGivenOnceItDoes) {
   }
   EXPECT_TRUE(catalog_->ListSettings("policy/")->empty());
   EXPECT_EQ(engine_->Get(TrialsOf(*id).at(0).id)->record.config.retention.keep_last, 8u);
+}
+
+TEST_F(ExperimentsTest, RulesReachATrialThatTheLogHasNotTakenYet) {
+  log_->shut = true;
+  const auto id = experiments_->Create({.owner = "ada", .config = "entrypoint: train"});
+  ASSERT_TRUE(id.ok()) << id.status().ToString();
+  ASSERT_TRUE(TrialsOf(*id).empty());
+  EXPECT_FALSE(experiments_->SetPolicy(*id, {.keep_last = 7}).ok());
+  EXPECT_EQ(catalog_->ListSettings("policy/")->size(), 1u);
+  log_->shut = false;
+  while (!experiments_->SetPolicy(*id, {.keep_last = 7}).ok()) {
+    Clock::System()->Sleep(std::chrono::milliseconds(10));
+  }
+  ASSERT_EQ(TrialsOf(*id).size(), 1u);
+  EXPECT_EQ(engine_->Get(TrialsOf(*id).at(0).id)->record.config.retention.keep_last, 7u);
+}
+
+TEST_F(ExperimentsTest, RulesAreNotForgottenForATrialThatTheEngineDoesNotKnow) {
+  const auto id = experiments_->Create({.owner = "ada", .config = "entrypoint: train"});
+  ASSERT_TRUE(id.ok()) << id.status().ToString();
+  MemoryEventLog nothing;
+  Restart(&nothing);
+  EXPECT_TRUE(experiments_->SetPolicy(*id, {.keep_last = 7}).Is(Code::kNotFound));
+  // Long enough for what tries again behind it.
+  Clock::System()->Sleep(std::chrono::milliseconds(300));
+  EXPECT_EQ(catalog_->ListSettings("policy/")->size(), 1u);
+  Restart();
+  for (int i = 0; i < 6000 && !catalog_->ListSettings("policy/")->empty(); ++i) {
+    Clock::System()->Sleep(std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(engine_->Get(TrialsOf(*id).at(0).id)->record.config.retention.keep_last, 7u);
 }
 
 }  // namespace
