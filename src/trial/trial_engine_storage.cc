@@ -286,9 +286,8 @@ void TrialEngine::KeepAfterAll(const std::string& trial, const std::vector<std::
   for (const std::string& id : asked) {
     if (std::ranges::find(gone, id) != gone.end()) continue;
     const CheckpointRecord* known = Find(trial)->Find(id);
-    // Whoever pinned it meanwhile has taken that back, and keeps his pin.
     if (known == nullptr || known->state != CheckpointState::kCompleted) continue;
-    if (known->unwanted.empty()) continue;
+    if (known->unwanted.empty()) continue;  // whoever pinned it meanwhile keeps his pin
     Emit(trial, 0, EventKind::kCheckpointPinned,
          Value::Object{{"id", id}, {"pinned", known->pinned}})
         .IgnoreError("why they stay says more; a log that is lost decides elsewhere");
