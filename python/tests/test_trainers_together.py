@@ -145,7 +145,10 @@ def test_one_of_several_trainers_that_forgets_its_tables_is_refused(tmp_path):
 
     for code, _, errors in trained(1, tables=tables):
         assert code == 0, errors
-    (code, _, errors), _ = trained(2, join_deadline=2)
+    first, second = (start(n, 2, directory, 2, 3) for n in range(2))
+    ((code, _, errors),) = ends([first])
+    second.kill()  # its step waits for the first
+    ends([second])
     assert code == 1 and "the rows of 'rows', and no tables are given" in errors
     with cairn.CheckpointManager(directory, read_only=True) as m:
         assert all([table["name"] for table in c.tables] == ["rows"] for c in m.list())
