@@ -47,8 +47,8 @@ describe("overrides", () => {
     });
   });
   it("reads values as a config file does", () => {
-    const parsed = parseOverrides('a = True\nb = .5\nc = "True"\nd = \ne = [1, 2]\nf = +3\ng = 1.2.3\nh = ~');
-    expect(parsed).toEqual({ ok: true, value: { a: true, b: 0.5, c: "True", d: "", e: [1, 2], f: 3, g: "1.2.3", h: null } });
+    const parsed = parseOverrides('a = True\nb = .5\nc = "True"\nd = \ne = [1, 2]\nf = +3\ng = 1.2.3\nh = ~\ni = 0x1F\nj = 0xFFFFFFFFFFFFFFFF\nk = 0xyz');
+    expect(parsed).toEqual({ ok: true, value: { a: true, b: 0.5, c: "True", d: "", e: [1, 2], f: 3, g: "1.2.3", h: null, i: 31, j: 18446744073709551615n, k: "0xyz" } });
   });
   it("keep all digits of integers", () => {
     const parsed = parseOverrides("hyperparameters.seed = 9007199254740993\nname = 9007199254740993 times");

@@ -34,6 +34,7 @@ function parseScalar(text: string): Json {
   if (/^(True|TRUE)$/.test(text)) return true;
   if (/^(False|FALSE)$/.test(text)) return false;
   if (/^(~|Null|NULL)$/.test(text)) return null;
+  if (/^0x[0-9a-fA-F]{1,16}$/.test(text)) return Number.isSafeInteger(Number(text)) ? Number(text) : BigInt(text);
   if (/^[-+]?(\.\d+|\d+\.?\d*)([eE][-+]?\d+)?$/.test(text) && Number.isFinite(Number(text))) return Number(text);
   return text;
 }
